@@ -1,0 +1,1 @@
+"""What every room may use: errors with file and line, YAML, secrets, results, verdicts, events."""

@@ -1,0 +1,170 @@
+"""Verbs for Invoke: the flags that all of them share, values taken as text and checked by us, one way to end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from invoke import Context, Exit, Task
+
+from bringup.base.errors import BringupError, ExitStatus, InputError
+from bringup.base.secrets import SCRUBBER
+from bringup.base.text import nearest
+
+
+@dataclass(frozen=True)
+class Option:
+    """A flag of a verb. `default` False makes it a switch; `many` lets it be given again."""
+
+    name: str
+    default: Any = None
+    help: str = ""
+    short: str | None = None
+    many: bool = False
+    choices: Sequence[str] = ()
+    positional: bool = False
+
+
+INVENTORY = Option("inventory", help="inventory name or file; may be given again", short="i", many=True)
+LIMIT = Option("limit", help="pattern of hosts, as Ansible reads it", short="l")
+CHECK = Option("check", False, "change nothing, say what would change", short="C")
+DIFF = Option("diff", False, "show what changes in files", short="D")
+FORKS = Option("forks", help="hosts at a time (default: all)", short="f")
+EXTRA_VARS = Option("extra-vars", help="key=value, a YAML mapping or @FILE; may be given again", many=True)
+FORMAT = Option("format", "text", "text or json", choices=("text", "json"))
+REPORT = Option("report", help="also write FILE: .json, .xml (JUnit) or .html; may be given again", many=True)
+YES = Option("yes", False, "answer every question with yes", short="y")
+ASK_BECOME = Option("ask-become-pass", False, "ask for the sudo password once", short="K")
+BECOME_FILE = Option("become-password-file", help="file that holds the sudo password")
+ASK_PASS = Option("ask-pass", False, "ask for the SSH password once", short="k")
+VAULT_FILE = Option("vault-password-file", help="file that holds the vault password; may be given again", many=True)
+VERBOSE = Option("verbose", False, "more lines", short="v")
+
+COMMON = (INVENTORY, LIMIT, CHECK, DIFF, FORKS, EXTRA_VARS, FORMAT, REPORT, YES, ASK_BECOME, BECOME_FILE, ASK_PASS,
+          VAULT_FILE, VERBOSE)
+"""Flags of every verb that meets hosts."""
+
+READING = (INVENTORY, LIMIT, EXTRA_VARS, FORMAT, REPORT, VAULT_FILE, VERBOSE)
+"""Flags of verbs that contact no host."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of one call, by name with underscores; text as typed, lists for `many`, bools for switches."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def number(self, name: str, *, least: int = 0) -> int | None:
+        """A whole number given as text. Raises InputError."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return None
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise InputError(f"--{name.replace('_', '-')} takes a whole number", found=str(value)) from None
+        if number < least:
+            raise InputError(f"--{name.replace('_', '-')} takes a number from {least} on", found=str(value))
+        return number
+
+
+Body = Callable[[Options], "int | ExitStatus | None"]
+
+
+def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable[[Body], Task]:
+    """Make an Invoke task of a body that takes Options and returns an exit status (None is 0).
+
+    The docstring's first line is the one-line help. Errors are printed without a traceback and become the exit
+    status of DESIGN; an interrupt becomes 130; Invoke's own `--dry` is read as `--check`.
+    """
+
+    def make(body: Body) -> Task:
+        parameters = [inspect.Parameter("c", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        for option in options:
+            default: Any = option.default if option.default is not None else ""
+            if option.many:
+                default = inspect.Parameter.empty if False else ()
+            if option.positional:
+                default = inspect.Parameter.empty
+            parameters.append(
+                inspect.Parameter(option.name.replace("-", "_"), inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                                  default=default)
+            )
+
+        @functools.wraps(body)
+        def run(c: Context, *args: Any, **kwargs: Any) -> None:
+            bound = inspect.Signature(parameters).bind(c, *args, **kwargs)
+            bound.apply_defaults()
+            given = {key: value for key, value in bound.arguments.items() if key != "c"}
+            if getattr(c.config.run, "dry", False) and "check" in given:
+                given["check"] = True
+            status = guarded(lambda: body(_checked(options, given)))
+            if status:
+                raise Exit(code=int(status))
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return Task(
+            run,
+            name=name or body.__name__.rstrip("_").replace("_", "-"),
+            positional=[o.name.replace("-", "_") for o in options if o.positional],
+            iterable=[o.name.replace("-", "_") for o in options if o.many],
+            optional=(),
+            help={o.name: o.help for o in options if o.help},
+            auto_shortflags=False,
+        )
+
+    return make
+
+
+def guarded(body: Callable[[], int | ExitStatus | None]) -> int:
+    """Run a body; print what it raises as a person should see it; return the exit status."""
+    try:
+        return int(body() or 0)
+    except BringupError as error:
+        show_error(error)
+        return int(error.status)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return int(ExitStatus.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def show_error(error: BringupError) -> None:
+    """Print an error to stderr, scrubbed; say that nothing was contacted where that is so."""
+    for line in error.lines():
+        print(SCRUBBER.text(line), file=sys.stderr)
+    if error.status is ExitStatus.INPUT:
+        print("nothing was contacted", file=sys.stderr)
+
+
+def _checked(options: Sequence[Option], given: Mapping[str, Any]) -> Options:
+    values: dict[str, Any] = {}
+    for option in options:
+        key = option.name.replace("-", "_")
+        value = given.get(key)
+        if option.many:
+            value = [str(item) for item in value or ()]
+        elif isinstance(option.default, bool):
+            value = bool(value)
+        elif value == "" and option.default is None:
+            value = None
+        if option.choices and value not in (None, *option.choices):
+            near = nearest(str(value), option.choices)
+            raise InputError(f"--{option.name} takes {' or '.join(option.choices)}", found=str(value),
+                             next=f"--{option.name} {near}" if near else None)
+        values[key] = value
+    return Options(values)
