@@ -1,0 +1,1 @@
+"""Controller halves of the general modules, and the table of what these modules take."""
