@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from invoke import Context, Exit, Task
+from invoke import Argument, Context, Exit, Task
 
-from bringup.base.errors import BringupError, ExitStatus, InputError
+from bringup.base.errors import BringupError, ExitStatus, InputError, StepError
 from bringup.base.secrets import SCRUBBER
 from bringup.base.text import nearest
 
@@ -28,6 +27,11 @@ class Option:
     many: bool = False
     choices: Sequence[str] = ()
     positional: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name as it stands in Options."""
+        return self.name.replace("-", "_")
 
 
 INVENTORY = Option("inventory", help="inventory name or file; may be given again", short="i", many=True)
@@ -82,48 +86,48 @@ class Options:
 Body = Callable[[Options], "int | ExitStatus | None"]
 
 
-def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable[[Body], Task]:
+class Verb(Task):  # type: ignore[misc]
+    """An Invoke task whose flags come from Option rows instead of a Python signature."""
+
+    def __init__(self, body: Body, options: Sequence[Option], name: str) -> None:
+        self.options = tuple(options)
+        super().__init__(self._entry(body), name=name)
+
+    def _entry(self, body: Body) -> Callable[..., None]:
+        @functools.wraps(body)
+        def entry(c: Context, **given: Any) -> None:
+            if getattr(c.config.run, "dry", False) and "check" in given:
+                given["check"] = True
+            status = guarded(lambda: body(_checked(self.options, given)))
+            if status:
+                raise Exit(code=status)
+
+        return entry
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
+        """What Invoke's parser is told: every value is text, switches are bools, `many` are lists."""
+        return [_argument(option) for option in sorted(self.options, key=lambda o: not o.positional)]
+
+
+def _argument(option: Option) -> Argument:
+    kind: type = list if option.many else bool if isinstance(option.default, bool) else str
+    names = (option.name,) if option.short is None else (option.name, option.short)
+    default: Any = None if option.positional else option.default
+    if option.many:
+        default = []
+    return Argument(names=names, attr_name=option.key, kind=kind, default=default, help=option.help,
+                    positional=option.positional)
+
+
+def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable[[Body], Verb]:
     """Make an Invoke task of a body that takes Options and returns an exit status (None is 0).
 
     The docstring's first line is the one-line help. Errors are printed without a traceback and become the exit
-    status of DESIGN; an interrupt becomes 130; Invoke's own `--dry` is read as `--check`.
+    status of `ExitStatus`; an interrupt becomes 130; Invoke's own `--dry` is read as `--check`.
     """
 
-    def make(body: Body) -> Task:
-        parameters = [inspect.Parameter("c", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        for option in options:
-            default: Any = option.default if option.default is not None else ""
-            if option.many:
-                default = inspect.Parameter.empty if False else ()
-            if option.positional:
-                default = inspect.Parameter.empty
-            parameters.append(
-                inspect.Parameter(option.name.replace("-", "_"), inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                                  default=default)
-            )
-
-        @functools.wraps(body)
-        def run(c: Context, *args: Any, **kwargs: Any) -> None:
-            bound = inspect.Signature(parameters).bind(c, *args, **kwargs)
-            bound.apply_defaults()
-            given = {key: value for key, value in bound.arguments.items() if key != "c"}
-            if getattr(c.config.run, "dry", False) and "check" in given:
-                given["check"] = True
-            status = guarded(lambda: body(_checked(options, given)))
-            if status:
-                raise Exit(code=int(status))
-
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        del run.__wrapped__  # type: ignore[attr-defined]
-        return Task(
-            run,
-            name=name or body.__name__.rstrip("_").replace("_", "-"),
-            positional=[o.name.replace("-", "_") for o in options if o.positional],
-            iterable=[o.name.replace("-", "_") for o in options if o.many],
-            optional=(),
-            help={o.name: o.help for o in options if o.help},
-            auto_shortflags=False,
-        )
+    def make(body: Body) -> Verb:
+        return Verb(body, options, name or body.__name__.rstrip("_").replace("_", "-"))
 
     return make
 
@@ -131,7 +135,9 @@ def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable
 def guarded(body: Callable[[], int | ExitStatus | None]) -> int:
     """Run a body; print what it raises as a person should see it; return the exit status."""
     try:
-        return int(body() or 0)
+        status = int(body() or 0)
+        sys.stdout.flush()
+        return status
     except BringupError as error:
         show_error(error)
         return int(error.status)
@@ -139,8 +145,26 @@ def guarded(body: Callable[[], int | ExitStatus | None]) -> int:
         print("interrupted", file=sys.stderr)
         return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:
+        # whoever read our output has left; what is still buffered must not raise again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return int(ExitStatus.DONE)
+    except Exception as error:
+        return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    import tempfile
+    import traceback
+
+    text = SCRUBBER.text("".join(traceback.format_exception(error)))
+    with tempfile.NamedTemporaryFile("w", prefix="bringup-fault-", suffix=".txt", delete=False) as file:
+        file.write(text)
+    show_error(StepError(
+        f"bringup itself failed: {type(error).__name__}: {error}",
+        details=["this is a fault of bringup, not of a host; the run stopped where it was"],
+        next=f"send {file.name} with a report (secrets are masked in it)",
+    ))
+    return int(ExitStatus.STEP)
 
 
 def show_error(error: BringupError) -> None:
@@ -154,17 +178,16 @@ def show_error(error: BringupError) -> None:
 def _checked(options: Sequence[Option], given: Mapping[str, Any]) -> Options:
     values: dict[str, Any] = {}
     for option in options:
-        key = option.name.replace("-", "_")
-        value = given.get(key)
+        value = given.get(option.key)
         if option.many:
             value = [str(item) for item in value or ()]
         elif isinstance(option.default, bool):
             value = bool(value)
-        elif value == "" and option.default is None:
+        elif value == "":
             value = None
         if option.choices and value not in (None, *option.choices):
             near = nearest(str(value), option.choices)
             raise InputError(f"--{option.name} takes {' or '.join(option.choices)}", found=str(value),
                              next=f"--{option.name} {near}" if near else None)
-        values[key] = value
+        values[option.key] = value
     return Options(values)

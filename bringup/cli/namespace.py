@@ -1,0 +1,41 @@
+"""All verbs in one Invoke collection. A verb's module is imported here; what it needs to run is imported inside it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from invoke import Collection
+
+import bringup.cli
+from bringup.cli.options import Verb
+
+
+def namespace() -> Collection:
+    """The collection of every verb found in the modules of this room.
+
+    A verb named `group.verb` goes into the collection `group`.
+    """
+    root = Collection()
+    groups: dict[str, Collection] = {}
+    for verb in sorted(_verbs(), key=lambda v: str(v.name)):
+        group, dot, short = str(verb.name).rpartition(".")
+        if not dot:
+            root.add_task(verb)
+            continue
+        if group not in groups:
+            groups[group] = Collection(group)
+        groups[group].add_task(verb, name=short)
+    for collection in groups.values():
+        root.add_collection(collection)
+    return root
+
+
+def _verbs() -> list[Verb]:
+    found: dict[str, Verb] = {}
+    for module in pkgutil.iter_modules(bringup.cli.__path__):
+        loaded = importlib.import_module(f"bringup.cli.{module.name}")
+        for value in vars(loaded).values():
+            if isinstance(value, Verb):
+                found[str(value.name)] = value
+    return list(found.values())
