@@ -115,7 +115,9 @@ def _argument(option: Option) -> Argument:
     default: Any = None if option.positional else option.default
     if option.many:
         default = []
-    return Argument(names=names, attr_name=option.key, kind=kind, default=default, help=option.help,
+    # Invoke makes an alias of attr_name: one that equals the name would point at itself
+    attr_name = option.key if option.key != option.name else None
+    return Argument(names=names, attr_name=attr_name, kind=kind, default=default, help=option.help,
                     positional=option.positional)
 
 

@@ -1,0 +1,78 @@
+"""Reports: one JSON tree, JUnit that parses, HTML without a script; secrets masked in all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+from bringup.base import events
+from bringup.base.errors import InputError
+from bringup.base.results import Result, Status
+from bringup.base.secrets import SCRUBBER
+from bringup.base.verdicts import Finding, Verdict
+from bringup.ui.report import Collector, write_report
+from bringup.ui.screen import open_screen
+
+
+@pytest.fixture
+def collector() -> Collector:
+    out = Collector()
+    SCRUBBER.add("s3cret-in-report")
+    for event in (
+        events.RunStarted("preflight", "h200.yml", "7f3a91", "ops@deploy1", ("gpu01", "gpu02")),
+        events.PlayStarted("preflight", 1, 1, ("gpu01", "gpu02")),
+        events.TaskEnded(Result("gpu01", "Check <all>", Status.FAILED, message="s3cret-in-report & more\x07")),
+        events.TaskEnded(Result("gpu02", "Check <all>", Status.SKIPPED, message="not here")),
+        events.TaskEnded(Result("gpu02", "Quiet", Status.OK, message="hidden thing", no_log=True)),
+        events.Findings("preflight", (Finding("nvidia.library", "gpu01", Verdict.FAIL, "mismatch", mend="sudo reboot"),
+                                      Finding("nvidia.remap", "gpu02", Verdict.UNKNOWN, "unread"),
+                                      Finding("time.sync", "gpu02", Verdict.PASS, "fine"))),
+        events.PlayEnded("preflight", 1, 1.5),
+        events.RunEnded(4, 2.0, recap={"gpu01": {"failed": 1}}),
+    ):
+        out(event)
+    return out
+
+
+def test_json_tree(collector: Collector) -> None:
+    tree = json.loads(collector.json())
+    assert tree["status"] == 4
+    assert tree["run"] == "7f3a91"
+    assert [f["verdict"] for f in tree["findings"]] == ["fail", "unknown", "pass"]
+    assert "s3cret" not in collector.json()
+    assert "hidden thing" not in collector.json()
+
+
+def test_junit_counts(collector: Collector, tmp_path: Path) -> None:
+    path = tmp_path / "r.xml"
+    write_report(collector, str(path))
+    root = ElementTree.parse(path).getroot()
+    suites = {suite.get("name"): suite for suite in root}
+    assert suites["tasks"].get("failures") == "1"
+    assert suites["tasks"].get("skipped") == "1"
+    assert suites["checks"].get("failures") == "1"
+    assert suites["checks"].get("errors") == "1"
+    assert "s3cret" not in path.read_text()
+
+
+def test_html_is_escaped_and_worst_first(collector: Collector, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(collector, str(path))
+    text = path.read_text()
+    assert "Check &lt;all&gt;" in text
+    assert "<script" not in text
+    assert text.index("mismatch") < text.index("fine")
+
+
+def test_a_report_of_unknown_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="the ending says the kind"):
+        open_screen(SimpleNamespace(report=["x.pdf"], format="text", verbose=False), "preflight")
+
+
+def test_a_report_that_cannot_be_written_says_where(collector: Collector) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(collector, "/nonexistent/x.json")
