@@ -1,0 +1,478 @@
+"""What no command prints everywhere: asked of /proc, /sys, sockets and the file system. Python 3.6.
+
+Each question returns {"rc", "stdout"}: text in the shape of the tool that usually answers it (lspci -Dn, ps, ss), or
+JSON where there is none. A hand-written recording may hold the tool's own text instead.
+"""
+
+import errno
+import glob
+import hashlib
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+_SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
+                     re.IGNORECASE)
+_DEVICE = re.compile(r"^/dev/(nvidia|davinci|kfd|dri/render)")
+_POINTER = b"version https://git-lfs"
+HEADER_LIMIT = 100 * 1024 * 1024  # the safetensors format allows no longer header
+
+
+def answer(name, given):
+    """Answer one question by name; unknown names are an error of the caller."""
+    return _QUESTIONS[name](given)
+
+
+def _text(lines):
+    return {"rc": 0, "stdout": "".join(line + "\n" for line in lines)}
+
+
+def _tree(value):
+    return {"rc": 0, "stdout": json.dumps(value, sort_keys=True, indent=1) + "\n"}
+
+
+def _read(path, default=""):
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(65536).decode("utf-8", "replace").strip()
+    except OSError:
+        return default
+
+
+def _pci(given):
+    lines = []
+    for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
+        kind = _read(folder + "/class")[2:6]
+        vendor, device = _read(folder + "/vendor")[2:], _read(folder + "/device")[2:]
+        if not kind or not vendor:
+            continue
+        driver = os.path.basename(os.path.realpath(folder + "/driver")) if os.path.exists(folder + "/driver") else "-"
+        fields = ["driver=" + driver]
+        for key, name in (("speed", "current_link_speed"), ("max_speed", "max_link_speed"),
+                          ("width", "current_link_width"), ("max_width", "max_link_width"), ("numa", "numa_node")):
+            value = _read(folder + "/" + name)
+            if value:
+                fields.append("%s=%s" % (key, value.split(" ")[0]))
+        lines.append("%s %s: %s:%s %s" % (os.path.basename(folder), kind, vendor, device, " ".join(fields)))
+    if not lines:
+        return {"rc": 1, "missing": True, "stderr": "no PCI bus in /sys"}
+    return _text(lines)
+
+
+
+
+def _pids():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _processes(given):
+    """pid, parent, account, state, start in clock ticks after boot, age, unit and command of every process."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    uptime = float((_read("/proc/uptime") or "0").split()[0])
+    names = {}
+    lines = ["PID PPID USER STAT START ELAPSED UNIT COMMAND"]
+    for pid in _pids():
+        folder = "/proc/%d" % pid
+        stat = _read(folder + "/stat")
+        head, _, rest = stat.rpartition(")")
+        fields = rest.split()
+        if len(fields) < 20:
+            continue
+        try:
+            uid = os.stat(folder).st_uid
+        except OSError:
+            continue
+        if uid not in names:
+            try:
+                names[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                names[uid] = str(uid)
+        command = _read(folder + "/cmdline").replace("\0", " ").strip()
+        if not command:
+            if int(fields[1]) in (0, 2) and pid != 1:
+                continue  # a kernel thread
+            command = "[%s]" % head.partition("(")[2]
+        unit = "-"
+        for line in _read(folder + "/cgroup").splitlines():
+            for part in line.split("/"):
+                if part.endswith((".service", ".scope")):
+                    unit = part
+        command = _SECRET.sub(r"\1********", " ".join(command.split()))[:300]
+        age = max(0, int(uptime - int(fields[19]) / float(ticks)))
+        shown = (pid, fields[1], names[uid], fields[0], fields[19], age, unit, command)
+        lines.append("%d %s %s %s %s %d %s %s" % shown)
+    return _text(lines)
+
+
+def _holders(given):
+    """`pid device` for every process that has an accelerator's device file open or mapped."""
+    lines, closed = [], 0
+    for pid in _pids():
+        folder = "/proc/%d/fd" % pid
+        try:
+            names = os.listdir(folder)
+        except OSError as error:
+            closed += error.errno == errno.EACCES
+            continue
+        seen = set()
+        for name in names:
+            try:
+                target = os.readlink(folder + "/" + name)
+            except OSError:
+                continue
+            if _DEVICE.match(target) and target not in seen:
+                seen.add(target)
+                lines.append("%d %s" % (pid, target))
+    lines.append("unreadable %d" % closed)
+    return _text(lines)
+
+
+def _address(text, wide):
+    host, _, port = text.partition(":")
+    raw = bytes.fromhex(host)
+    raw = b"".join(raw[start:start + 4][::-1] for start in range(0, len(raw), 4))
+    shown = socket.inet_ntop(socket.AF_INET6 if wide else socket.AF_INET, raw)
+    return "[%s]" % shown if wide else shown, int(port, 16)
+
+
+def _listeners(given):
+    """Listening TCP sockets in the shape of `ss -Hltnp`."""
+    sockets = {}
+    for path, wide in (("/proc/net/tcp", False), ("/proc/net/tcp6", True)):
+        for line in _lines(path)[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A":
+                sockets[fields[9]] = _address(fields[1], wide)
+    owners = {}
+    for pid in _pids():
+        folder = "/proc/%d/fd" % pid
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                target = os.readlink(folder + "/" + name)
+            except OSError:
+                continue
+            if target.startswith("socket:[") and target[8:-1] in sockets:
+                owners.setdefault(target[8:-1], []).append(pid)
+    lines = []
+    for inode, (host, port) in sorted(sockets.items(), key=lambda item: (item[1][1], item[1][0])):
+        users = ",".join('("%s",pid=%d,fd=0)' % (_read("/proc/%d/comm" % pid), pid)
+                         for pid in sorted(set(owners.get(inode, []))))
+        lines.append("LISTEN 0 0 %s:%d 0.0.0.0:* %s" % (host, port, "users:(%s)" % users if users else ""))
+    return _text([line.rstrip() for line in lines])
+
+
+def _lines(path):
+    try:
+        with open(path) as handle:
+            return handle.read().splitlines()
+    except OSError:
+        return []
+
+
+def _existing(path):
+    path = os.path.abspath(path)
+    while not os.path.exists(path) and path != "/":
+        path = os.path.dirname(path)
+    return path
+
+
+def _disk(given):
+    """Room, inodes, file system and mount options of each path's nearest existing folder."""
+    mounts = []
+    for line in _lines("/proc/self/mounts"):
+        fields = line.split(" ")
+        if len(fields) > 3:
+            mounts.append((fields[1].replace("\\040", " "), fields[0], fields[2], fields[3]))
+    out = []
+    for path in given.get("paths", []):
+        there = _existing(path)
+        one = {"path": path, "existing": there, "is_dir": os.path.isdir(path)}
+        try:
+            stat = os.statvfs(there)
+        except OSError as error:
+            one["error"] = error.strerror or str(error)
+            out.append(one)
+            continue
+        real = os.path.realpath(there)
+        inside = [m for m in mounts if real == m[0] or real.startswith(m[0].rstrip("/") + "/")]
+        mount = max(enumerate(inside), key=lambda pair: (len(pair[1][0]), pair[0]))[1] if inside else ("", "", "", "")
+        one.update({
+            "size": stat.f_blocks * stat.f_frsize, "free": stat.f_bavail * stat.f_frsize,
+            "inodes": stat.f_files, "inodes_free": stat.f_favail, "mount": mount[0], "device": mount[1],
+            "type": mount[2], "options": mount[3], "writable": os.access(there, os.W_OK),
+        })
+        out.append(one)
+    return _tree(out)
+
+
+def _execute(given):
+    """Whether a file can be run from each folder, found by running one."""
+    out = []
+    for path in given.get("paths", []):
+        there = _existing(path)
+        one = {"path": path, "tried": there}
+        try:
+            handle, name = tempfile.mkstemp(prefix=".bringup-exec-", dir=there)
+        except OSError as error:
+            one["result"] = "not writable: %s" % (error.strerror or error)
+            out.append(one)
+            continue
+        try:
+            os.write(handle, b"#!/bin/sh\nexit 0\n")
+            os.close(handle)
+            os.chmod(name, 0o700)
+            try:
+                one["result"] = "runs" if subprocess.call([name], stdin=subprocess.DEVNULL) == 0 else "fails"
+            except OSError as error:
+                one["result"] = "cannot run: %s" % (error.strerror or error)
+        finally:
+            os.unlink(name)
+        out.append(one)
+    return _tree(out)
+
+
+def _names(given):
+    """What each name resolves to here, side by side."""
+    out = {}
+
+    def resolve(name):
+        begun = time.time()
+        try:
+            found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+            value = {"addresses": sorted(set(item[4][0] for item in found))}
+        except (OSError, UnicodeError) as error:
+            value = {"addresses": [], "error": getattr(error, "strerror", None) or str(error)}
+        value["seconds"] = round(time.time() - begun, 3)
+        out[name] = value
+
+    own = socket.gethostname()
+    threads = []
+    for name in sorted(set([own] + [str(name) for name in given.get("names", [])])):
+        thread = threading.Thread(target=resolve, args=(name,))
+        thread.daemon = True
+        thread.start()
+        threads.append((name, thread))
+    until = time.time() + float(given.get("wait", 8))
+    for name, thread in threads:
+        thread.join(max(0.0, until - time.time()))
+        if thread.is_alive():
+            out[name] = {"addresses": [], "error": "no answer within %g s" % float(given.get("wait", 8))}
+    return _tree({"hostname": own, "names": dict(out)})
+
+
+def _reach(given):
+    """For each peer: the address and MTU that the route takes, and whether a full packet passes unfragmented."""
+    out = {}
+
+    def ask(name, address):
+        one = {"address": address}
+        try:
+            family, _, _, _, target = socket.getaddrinfo(address, 9, 0, socket.SOCK_DGRAM)[0]
+            sock = socket.socket(family, socket.SOCK_DGRAM)
+            sock.connect(target)
+            one["source"] = sock.getsockname()[0]
+            level, option = (socket.IPPROTO_IP, 14) if family == socket.AF_INET else (socket.IPPROTO_IPV6, 24)
+            one["mtu"] = struct.unpack("i", sock.getsockopt(level, option, 4))[0]
+            sock.close()
+        except OSError as error:
+            one["error"] = error.strerror or str(error)
+            out[name] = one
+            return
+        ping = shutil.which("ping") or shutil.which("ping", path="/usr/sbin:/sbin:/bin:/usr/bin")
+        if ping is None:
+            one["ping"] = "no ping here"
+        else:
+            header = 28 if family == socket.AF_INET else 48
+            # more than 64 KiB minus headers cannot be asked for; one refused packet says less than two
+            one["ping"] = _ping(ping, address, min(one["mtu"], 65535) - header)
+            if one["ping"] != "passes":
+                one["small"] = _ping(ping, address, 1500 - header if one["mtu"] > 1500 else 56)
+        out[name] = one
+
+    threads = [threading.Thread(target=ask, args=(str(name), str(address)))
+               for name, address in sorted(dict(given.get("peers", {})).items())]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    until = time.time() + 12
+    for thread in threads:
+        thread.join(max(0.0, until - time.time()))
+    return _tree(dict(out))
+
+
+def _ping(ping, address, payload):
+    try:
+        process = subprocess.Popen(
+            [ping, "-n", "-q", "-c", "2", "-i", "0.2", "-W", "1", "-M", "do", "-s", str(payload), address],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        text = process.communicate(timeout=5)[0].decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError) as error:
+        return "cannot ask: %s" % error
+    if process.returncode == 0:
+        return "passes"
+    lower = text.lower()
+    if "too long" in lower or "too large" in lower or "frag needed" in lower:
+        return "too long"
+    if "permission" in lower or "not permitted" in lower or "usage" in lower or "invalid" in lower:
+        return "cannot ask: %s" % " ".join(text.split())[:120]
+    return "no answer"
+
+
+def _weights(given):
+    """The model's folder: each shard's size against its own header, pointer texts, digests of the small files."""
+    folder = str(given.get("path", ""))
+    out = {"path": folder, "exists": os.path.isdir(folder), "files": {}, "digests": {}, "partial": []}
+    if not out["exists"]:
+        return _tree(out)
+    names = sorted(os.listdir(folder))
+    for name in names:
+        path = os.path.join(folder, name)
+        if name.endswith((".json", ".jinja", ".txt", ".model", ".py")) and os.path.isfile(path):
+            if os.path.getsize(path) <= 64 * 1024 * 1024:
+                with open(path, "rb") as handle:
+                    out["digests"][name] = hashlib.sha256(handle.read()).hexdigest()
+        if name.endswith((".incomplete", ".part", ".tmp", ".aria2")):
+            out["partial"].append({"name": name, "size": os.path.getsize(path)})
+    for root in glob.glob(os.path.join(folder, ".cache", "huggingface", "download", "*.incomplete")):
+        out["partial"].append({"name": os.path.relpath(root, folder), "size": os.path.getsize(root)})
+    wanted = set(name for name in names if name.endswith(".safetensors"))
+    for name in names:
+        if name.endswith(".safetensors.index.json"):
+            index = _json(os.path.join(folder, name))
+            out["index"] = {"name": name, "total_size": (index.get("metadata") or {}).get("total_size"),
+                            "shards": len(set((index.get("weight_map") or {}).values()))}
+            if not index:
+                out["index"]["error"] = "is not JSON"
+            wanted.update(str(shard) for shard in (index.get("weight_map") or {}).values())
+    config = _json(os.path.join(folder, "config.json"))
+    out["config"] = {key: config.get(key) for key in ("model_type", "architectures", "torch_dtype", "dtype")}
+    for name in sorted(wanted):
+        out["files"][name] = _shard(os.path.join(folder, name))
+    return _tree(out)
+
+
+def _json(path):
+    try:
+        with open(path, "rb") as handle:
+            value = json.loads(handle.read().decode("utf-8", "replace"))
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _shard(path):
+    """Size on disk against 8 bytes of length, the header, and the end of the last tensor."""
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        return {"error": "missing" if error.errno == errno.ENOENT else error.strerror}
+    one = {"size": size}
+    try:
+        with open(path, "rb") as handle:
+            head = handle.read(512)
+            if head.startswith(_POINTER):
+                one["pointer"] = True
+                match = re.search(br"\nsize (\d+)", head)
+                if match:
+                    one["expected"] = int(match.group(1))
+                return one
+            if len(head) < 8:
+                one["error"] = "shorter than a header"
+                return one
+            length = struct.unpack("<Q", head[:8])[0]
+            if length > HEADER_LIMIT or length < 2:
+                one["error"] = "no safetensors header"
+                return one
+            handle.seek(8)
+            raw = handle.read(length)
+        if len(raw) < length:
+            one["error"] = "ends inside its header"
+            one["expected"] = 8 + length
+            return one
+        one["header"] = hashlib.sha256(raw).hexdigest()
+        ends = [entry["data_offsets"][1] for name, entry in json.loads(raw.decode("utf-8")).items()
+                if name != "__metadata__"]
+        one["expected"] = 8 + length + (max(ends) if ends else 0)
+    except OSError as error:
+        one["error"] = error.strerror or str(error)
+    except (ValueError, KeyError, TypeError, IndexError):
+        one["error"] = "header is not readable"
+    return one
+
+
+def _shared_memory(given):
+    """Segments in /dev/shm: name, size, account, age; and who has them mapped."""
+    out = []
+    try:
+        names = sorted(os.listdir("/dev/shm"))
+    except OSError as error:
+        return {"rc": 1, "stderr": error.strerror or str(error)}
+    now = time.time()
+    for name in names[:500]:
+        try:
+            stat = os.lstat("/dev/shm/" + name)
+        except OSError:
+            continue
+        try:
+            user = pwd.getpwuid(stat.st_uid).pw_name
+        except KeyError:
+            user = str(stat.st_uid)
+        out.append({"name": name, "size": stat.st_size, "user": user, "age": int(now - stat.st_mtime)})
+    return _tree(out)
+
+
+def _account(given):
+    """An account of the host: its groups, and whether it could open the accelerator's device files."""
+    import grp
+
+    name = str(given.get("user", ""))
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return _tree({"user": name, "exists": False})
+    groups = sorted(group.gr_name for group in grp.getgrall() if name in group.gr_mem or group.gr_gid == entry.pw_gid)
+    return _tree({"user": name, "exists": True, "uid": entry.pw_uid, "groups": groups})
+
+
+def _devices(given):
+    """Device files of accelerators, as `ls -l` would name them: mode, owner, group, path."""
+    lines = []
+    for pattern in ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/davinci*", "/dev/devmm_svm", "/dev/hisi_hdc",
+                    "/dev/kfd", "/dev/infiniband/*", "/dev/gdrdrv"):
+        for path in sorted(glob.glob(pattern)):
+            try:
+                stat = os.stat(path)
+            except OSError:
+                continue
+            if not os.path.isdir(path):
+                lines.append("%o %d %d %s" % (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid, path))
+    return _text(lines)
+
+
+_QUESTIONS = {
+    "pci": _pci,
+    "processes": _processes,
+    "holders": _holders,
+    "listeners": _listeners,
+    "disk": _disk,
+    "execute": _execute,
+    "names": _names,
+    "reach": _reach,
+    "weights": _weights,
+    "shared_memory": _shared_memory,
+    "account": _account,
+    "devices": _devices,
+}
+NAMES = tuple(sorted(_QUESTIONS))
