@@ -1,0 +1,119 @@
+"""Processes of the lab: told apart by pid with start time, and by the lab's token in their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TOKEN_VARIABLE = "BRINGUP_LAB_TOKEN"
+"""Set in every session of the lab to the token of its folder; children inherit it."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that was alive when it was read.
+
+    `start` is its start time in clock ticks since boot (field 22 of /proc/PID/stat); with the pid it names the
+    process for as long as the machine is up. `age` is in seconds.
+    """
+
+    pid: int
+    start: int
+    parent: int
+    age: float
+    command: str
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; empty where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def read(pid: int) -> Process | None:
+    """The process, or None when there is none (or only its corpse is left)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes().decode("utf-8", "replace")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError):
+        return None
+    name, _, rest = stat.rpartition(")")
+    fields = rest.split()
+    if fields[0] in "ZX":
+        return None
+    start = int(fields[19])
+    command = words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace") or name.partition("(")[2]
+    return Process(pid, start, int(fields[1]), max(0.0, uptime - start / os.sysconf("SC_CLK_TCK")), command)
+
+
+def alive(pid: int, start: int) -> bool:
+    """Whether the very process lives that had this pid and start time."""
+    found = read(pid)
+    return found is not None and found.start == start
+
+
+def with_token(token: str) -> list[Process]:
+    """All processes of this user whose environment holds the lab's token, oldest first."""
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for entry in _pids():
+        try:
+            environment = Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        if wanted in environment.split(b"\0"):
+            process = read(entry)
+            if process is not None:
+                found.append(process)
+    return sorted(found, key=lambda process: (process.start, process.pid))
+
+
+def recorded(machine: Path) -> list[Process]:
+    """Engine processes that the detached manager recorded under a machine's folder and that still are the same."""
+    found = []
+    for file in sorted((machine / "processes").rglob("*.json")):
+        try:
+            record = json.loads(file.read_text())
+        except (OSError, ValueError):
+            continue
+        if not isinstance(record, dict):
+            continue
+        pid, start = record.get("pid"), record.get("start", record.get("start_time"))
+        if record.get("boot_id", boot_id()) != boot_id() or not isinstance(pid, int):
+            continue
+        process = read(pid)
+        if process is not None and str(process.start) == str(start):
+            found.append(process)
+    return found
+
+
+def end(processes: Iterable[Process], grace: float = 5.0) -> list[Process]:
+    """TERM, then KILL after `grace` seconds, to these very processes. Returns those that live on."""
+    left = list(processes)
+    for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 2.0)):
+        for process in left:
+            if alive(process.pid, process.start):
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, number)
+        deadline = time.monotonic() + wait
+        while left and time.monotonic() < deadline:
+            left = [process for process in left if alive(process.pid, process.start)]
+            if left:
+                time.sleep(0.02)
+    return left
+
+
+def _pids() -> Iterator[int]:
+    own = os.getpid()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != own:
+            yield int(entry)
