@@ -1,0 +1,223 @@
+"""Start, stop, watch and read one engine process of a release, whichever manager keeps it. Python 3.6.
+
+Nothing is started beside a process of ours that runs another release, and nothing is ended that the record, the
+control group or the mark in its environment does not prove to be ours.
+"""
+
+import os
+import time
+
+from bringup.agent.processes import detached, launch, proc, systemd
+from bringup.agent.task import Failure
+
+ARGUMENTS = {
+    "action": {"type": "str", "required": True,
+               "choices": ["start", "stop", "status", "logs", "ports", "note", "prove"]},
+    "name": {"type": "str"},
+    "names": {"type": "list"},
+    "manager": {"type": "str", "choices": ["systemd", "detached"], "default": "detached"},
+    "release": {"type": "str"},
+    "launch": {"type": "dict"},
+    "account": {"type": "str"},
+    "user": {"type": "str"},
+    "grace": {"type": "float", "default": 30.0},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+    "after": {"type": "dict", "default": {}},
+    "lines": {"type": "int", "default": 0},
+    "wait": {"type": "float", "default": 0.0},
+    "note": {"type": "dict", "default": {}},
+    "ports": {"type": "list", "default": []},
+    "addresses": {"type": "list", "default": []},
+}
+
+_MANAGERS = {"systemd": systemd, "detached": detached}
+_SLICE = 1024 * 1024
+
+
+def run(task):
+    action = task.args["action"]
+    if action == "ports":
+        return {"changed": False, "taken": proc.clashes(task.args["ports"], task.args["addresses"])}
+    if action == "status":
+        return _status(task)
+    place = launch.Place(task.root, task.args.get("name"))
+    return {"start": _start, "stop": _stop, "logs": _logs, "note": _note, "prove": _prove}[action](task, place)
+
+
+def _manager(record, default):
+    return _MANAGERS[record.get("manager") or default]
+
+
+def _one(task, name):
+    place = launch.Place(task.root, name)
+    record = place.read()
+    seen = _manager(record, task.args["manager"]).status(place, record)
+    for key in ("release", "replica", "node", "node_rank", "role", "ranks", "world_size", "ports", "started", "run",
+                "unit", "manager", "note", "stopped_at"):
+        seen[key] = record.get(key)
+    seen["name"] = name
+    seen["missing"] = _missing(record, seen)
+    seen["uptime"] = round(time.time() - record["started"], 1) if seen["state"] == "running" else None
+    return seen
+
+
+def _missing(record, seen):
+    """Rank processes that were there when the replica became ready and are gone now."""
+    if seen["state"] != "running":
+        return []
+    there = set((p["pid"], p["ticks"]) for p in seen["pids"])
+    return [p for p in (record.get("note") or {}).get("workers", []) if (p["pid"], p["ticks"]) not in there]
+
+
+def _status(task):
+    """The state of the named processes (all recorded ones when none is named); with `after`, new log lines too.
+
+    `wait` seconds are spent at most, fewer when a line comes or a process ends.
+    """
+    names = task.args.get("names") or launch.names(task.root)
+    end = time.time() + task.args["wait"]
+    first = None
+    while True:
+        seen = dict((name, _one(task, name)) for name in names)
+        news = False
+        for name in names:
+            if name in task.args["after"] and seen[name]["state"] != "absent":
+                place = launch.Place(task.root, name)
+                record = place.read()
+                lines, after = _manager(record, task.args["manager"]).read_log(
+                    place, record, task.args["after"][name], _SLICE)
+                seen[name]["lines"], seen[name]["after"] = lines, after
+                news = news or bool(lines)
+        states = dict((name, seen[name]["state"]) for name in names)
+        first = first or states
+        if news or states != first or "exited" in states.values() or time.time() >= end:
+            return {"changed": False, "processes": seen, "boot_id": proc.boot_id(), "time": proc.now()}
+        time.sleep(0.1)
+
+
+def _start(task, place):
+    document = task.args.get("launch") or launch.load(place, task.args["release"])
+    record = place.read()
+    manager = _MANAGERS[task.args["manager"]]
+    seen = _manager(record, task.args["manager"]).status(place, record)
+    if seen["state"] == "running":
+        if record.get("release") == document["release"]:
+            return {"changed": False, "record": record}
+        raise Failure("%s runs release %s already" % (place.name, str(record.get("release"))[:12]),
+                      expected="nothing of ours running there", next="invoke stop")
+    if seen["leftover"]:
+        raise Failure("%d processes of an earlier start of %s are still there" % (len(seen["leftover"]), place.name),
+                      found=_told(seen["leftover"]), next="invoke stop")
+    taken = proc.clashes(document["ports"], document.get("addresses") or [])
+    if taken:
+        raise Failure(_port_message(taken[0]), expected="ports %s free" % _ports(document["ports"]), taken=taken,
+                      next="end that process, or choose another port in the inventory")
+    if task.check:
+        return {"changed": True}
+    owner = launch.account(task)
+    write_launch(place, document)
+    record = manager.start(task, place, document, owner, task.args["secrets"])
+    return {"changed": True, "record": record, "account": owner[0] if owner else None}
+
+
+def write_launch(place, document):
+    """Put a launch document and its script where the release lies. True when either differed."""
+    path, script = place.launch(document["release"]), place.script(document["release"])
+    proc.make_folder(os.path.dirname(path))
+    text = launch.script_text(document)
+    try:
+        with open(script, "rb") as handle:
+            same = handle.read() == text.encode("utf-8") and proc.read_json(path) == document
+    except OSError:
+        same = False
+    if not same:
+        proc.write_json(path, document)
+        proc.write_file(script, text, 0o755)
+    return not same
+
+
+def _ports(ports):
+    return ", ".join(str(port) for port in ports)
+
+
+def _port_message(item):
+    who = "process %s (%s)" % (item["pid"], item["command"]) if item["pid"] else "a process that we may not see"
+    return "port %d is taken by %s" % (item["port"], who)
+
+
+def _told(processes):
+    return "; ".join("%d %s" % (p["pid"], p["command"]) for p in processes[:5])
+
+
+def _stop(task, place):
+    record = place.read()
+    if not record:
+        return {"changed": False, "leftover": [], "taken": []}
+    manager = _manager(record, task.args["manager"])
+    seen = manager.status(place, record)
+    if seen["state"] != "running" and not seen["pids"]:
+        return {"changed": False, "leftover": [], "taken": []}
+    if task.check:
+        return {"changed": True, "leftover": [], "taken": []}
+    left = manager.stop(place, record, task.args["grace"])
+    taken = proc.clashes(record.get("ports") or [], record.get("addresses") or [])
+    if left:
+        raise Failure("%d processes of %s outlived KILL" % (len(left), place.name), found=_told(left), leftover=left,
+                      next="a process in uninterruptible sleep (state D) ends only with its device or the host")
+    return {"changed": True, "leftover": left, "taken": taken}
+
+
+def _logs(task, place):
+    """Log lines: the last `lines` when no `after` is given, else what came since, waiting up to `wait` seconds."""
+    record = place.read()
+    if not record:
+        raise Failure("nothing was ever started here under the name %s" % place.name, next="invoke status")
+    manager = _manager(record, task.args["manager"])
+    after = task.args["after"].get(place.name)
+    if after is None:
+        lines, after = manager.tail(place, record, task.args["lines"] or 50)
+        return {"changed": False, "lines": lines, "after": after}
+    end = time.time() + task.args["wait"]
+    while True:
+        lines, after = manager.read_log(place, record, after, _SLICE)
+        if lines or time.time() >= end:
+            return {"changed": False, "lines": lines, "after": after}
+        time.sleep(0.1)
+
+
+def _note(task, place):
+    """Keep what was found out about a running process beside its record: ready time, ranks, its rank processes."""
+    record = place.read()
+    if not record:
+        raise Failure("nothing of ours was started here under the name %s" % place.name)
+    seen = _manager(record, task.args["manager"]).status(place, record)
+    note = dict(task.args["note"])
+    note["workers"] = [p for p in seen["pids"] if p["pid"] == seen["pid"] or _is_rank(p)]
+    record["note"] = note
+    if not task.check:
+        proc.write_json(place.record, record)
+    return {"changed": False, "workers": note["workers"]}
+
+
+def _is_rank(process):
+    title = process["command"]
+    return title.startswith(("VLLM::", "sglang::")) or process["comm"].startswith(("VLLM::", "sglang::"))
+
+
+def _prove(task, place):
+    """Whether this process of a release can start now: the program, the model's folder, the ports. Findings as texts."""
+    document = task.args.get("launch") or launch.load(place, task.args["release"])
+    problems = []
+    program = document["argv"][0]
+    if not program.startswith("/") or not os.path.isfile(program) or not os.access(program, os.X_OK):
+        problems.append({"check": "environment", "found": "%s is not there or cannot be run" % program,
+                         "next": "invoke provision builds it again"})
+    model = document.get("model_path")
+    if model and model.startswith("/") and not os.path.exists(model):
+        problems.append({"check": "model", "found": "%s is not there" % model, "next": "bring the weights back"})
+    record = place.read()
+    mine = set(p["pid"] for p in _manager(record, task.args["manager"]).status(place, record)["pids"])
+    for item in proc.clashes(document["ports"], document.get("addresses") or []):
+        if item["pid"] is None or item["pid"] not in mine:
+            problems.append({"check": "port", "found": _port_message(item), "next": "end that process"})
+    return {"changed": False, "problems": problems}
