@@ -21,11 +21,12 @@ HIGH_WATER = 1 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """What every session of one machine shares. `extra_path` follows the usual PATH."""
+    """What every session of one machine shares. `keys` are asyncssh's authorized keys; `extra_path` follows PATH."""
 
     machine: Machine
     user: str
     token: str
+    keys: Any
     extra_path: str = ""
     sessions: set[Session] = field(default_factory=set, hash=False, compare=False)
 
@@ -47,6 +48,10 @@ class Server(asyncssh.SSHServer):  # type: ignore[misc]
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.connection: Any = None
+
+    def connection_made(self, conn: Any) -> None:
+        self.connection = conn
 
     def session_requested(self) -> Session:
         return Session(self.setting)
@@ -55,6 +60,8 @@ class Server(asyncssh.SSHServer):  # type: ignore[misc]
         return dest_host.startswith(NETWORK + ".")
 
     def begin_auth(self, username: str) -> bool:
+        if username == self.setting.user:
+            self.connection.set_authorized_keys(self.setting.keys)
         return True
 
     def password_auth_supported(self) -> bool:
@@ -71,6 +78,7 @@ class Session(asyncssh.SSHServerSession):  # type: ignore[misc]
         self.command: str | None = None
         self.transport: asyncio.SubprocessTransport | None = None
         self.early: list[bytes] = []
+        self.ready = False  # the process runs and has been given what came early
         self.eof = False
         self.status: int | None = None
         self.open_pipes = 0
@@ -115,14 +123,15 @@ class Session(asyncssh.SSHServerSession):  # type: ignore[misc]
         for data in self.early:
             self.feed(data)
         self.early.clear()
+        self.ready = True
         if self.eof:
             self.end_input()
 
     def data_received(self, data: bytes, datatype: Any) -> None:
-        if self.transport is None:
-            self.early.append(data)
-        else:
+        if self.ready:
             self.feed(data)
+        else:
+            self.early.append(data)
 
     def feed(self, data: bytes) -> None:
         stdin: Any = self.transport.get_pipe_transport(0) if self.transport else None
@@ -131,7 +140,7 @@ class Session(asyncssh.SSHServerSession):  # type: ignore[misc]
 
     def eof_received(self) -> bool:
         self.eof = True
-        if self.transport is not None and not self.early:
+        if self.ready:
             self.end_input()
         return True
 
@@ -151,6 +160,11 @@ class Session(asyncssh.SSHServerSession):  # type: ignore[misc]
 
     def resume_writing(self) -> None:
         self.each_output("resume_reading")
+
+    def resume_input(self) -> None:
+        """Let the client send again."""
+        if not self.gone:
+            self.channel.resume_reading()
 
     def each_output(self, method: str) -> None:
         for number in (1, 2):
@@ -237,16 +251,20 @@ class _Process(asyncio.SubprocessProtocol):
             self.session.channel.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self.session.gone:
-            self.session.channel.resume_reading()
+        # not at once: asyncio's pipe would close itself over data that is handed to it from within this call
+        asyncio.get_running_loop().call_soon(self.session.resume_input)
 
 
-async def serve(setting: Setting, listener: Any, host_key: str, user_key: str) -> Any:
-    """Serve one machine on a listening socket. `host_key` is a key file, `user_key` a public key as text."""
+def authorized(public_key: str) -> Any:
+    """asyncssh's authorized keys of one public key as OpenSSH writes it."""
+    return asyncssh.import_authorized_keys(public_key + "\n")
+
+
+async def serve(setting: Setting, listener: Any, host_key: str) -> Any:
+    """Serve one machine on a listening socket. `host_key` is a key file."""
     return await asyncssh.listen(
         sock=listener, server_factory=lambda: Server(setting), server_host_keys=[host_key],
-        authorized_client_keys=asyncssh.import_authorized_keys(user_key + "\n"), encoding=None,
-        server_version="bringup-lab", compression_algs=["none"], login_timeout=60, allow_scp=False,
+        encoding=None, server_version="bringup-lab", compression_algs=["none"], login_timeout=60, allow_scp=False,
         x11_forwarding=False, agent_forwarding=False, line_editor=False, public_key_auth=True, gss_host=None,
         encryption_algs=["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com",
                          "aes128-ctr", "aes256-ctr"],

@@ -16,7 +16,7 @@ from bringup.lab.addresses import Claim, claim
 from bringup.lab.keys import ensure_key, write, write_known_hosts
 from bringup.lab.machines import NAMES, LabFolder, Machine
 from bringup.lab.processes import boot_id
-from bringup.lab.server import Setting, serve
+from bringup.lab.server import Setting, authorized, serve
 from bringup.lab.state import LabState, lab_user, load, save, start_of
 
 
@@ -67,9 +67,9 @@ async def _serve(folder: LabFolder) -> None:
     for machine in machines:
         machine.home.mkdir(parents=True, exist_ok=True)
         ensure_key(folder.host_key(machine.name))
-        setting = Setting(machine, lab_user(), token, _interpreter_folder())
+        setting = Setting(machine, lab_user(), token, authorized(user_key), _interpreter_folder())
         settings.append(setting)
-        servers.append(await serve(setting, listeners[machine.address], str(folder.host_key(machine.name)), user_key))
+        servers.append(await serve(setting, listeners[machine.address], str(folder.host_key(machine.name))))
     write_known_hosts(folder, machines)
     save(folder, LabState(os.getpid(), start_of(os.getpid()), boot_id(), time.time(), machines))
     print(f"{time.strftime('%F %T')} serving " + ", ".join(f"{m.name} on {m.address}:{m.port}" for m in machines),
