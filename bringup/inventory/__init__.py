@@ -1,0 +1,1 @@
+"""Hosts, groups, variables and patterns: YAML, INI, JSON and scripts, as Ansible reads them."""
