@@ -15,7 +15,7 @@ from bringup.base.errors import StepError
 from bringup.base.paths import Project
 from bringup.lab.machines import LabFolder, Machine
 from bringup.lab.models import write_models
-from bringup.lab.processes import Process, alive, end, read, recorded, with_token
+from bringup.lab.processes import Process, alive, end, read, recorded, stop_recorded, with_token
 from bringup.lab.state import LabState, load, spawn
 
 START_SECONDS = 20.0
@@ -74,18 +74,19 @@ def down(project: Project, *, purge: bool = False) -> Down:
     with _locked(folder):
         state = load(folder)
         ran = state is not None and state.running
+        ended = [process for machine in _folders(folder) for process in stop_recorded(machine)]
         own = [process for process in _own(folder) if state is None or process.pid != state.pid]
         left = end(own)
+        ended += [process for process in own if process not in left]
         if ran and state is not None:
             supervisor = read(state.pid)
             left += end([supervisor] if supervisor else [])
-        ended = tuple(process for process in own if process not in left)
         if purge and left:
             raise StepError("the lab's folder is kept: processes in it would not end", where=str(folder.root),
                             details=[f"{process.pid}  {process.command[:100]}" for process in left])
         if purge:
             shutil.rmtree(folder.root)
-    return Down(ran, ended, tuple(left), purge)
+    return Down(ran, tuple(ended), tuple(left), purge)
 
 
 def status(project: Project) -> LabStatus:
@@ -126,13 +127,17 @@ def _start(folder: LabFolder) -> LabState:
 def _own(folder: LabFolder) -> list[Process]:
     """Processes that are provably the lab's: recorded with pid and start time, or carrying its token."""
     found: dict[int, Process] = {}
-    for machine in sorted(folder.machine("x").parent.glob("*")):
+    for machine in _folders(folder):
         found.update((process.pid, process) for process in recorded(machine))
     if folder.token.is_file():
         token = folder.token.read_text().strip()
         if token:
             found.update((process.pid, process) for process in with_token(token))
     return sorted(found.values(), key=lambda process: (process.start, process.pid))
+
+
+def _folders(folder: LabFolder) -> list[Path]:
+    return sorted(folder.machine("x").parent.glob("*"))
 
 
 def _belongs(process: Process, machine: Machine) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from bringup.agent.processes import detached, launch, proc
 
 TOKEN_VARIABLE = "BRINGUP_LAB_TOKEN"
 """Set in every session of the lab to the token of its folder; children inherit it."""
@@ -78,22 +79,26 @@ def with_token(token: str) -> list[Process]:
 
 
 def recorded(machine: Path) -> list[Process]:
-    """Engine processes that the detached manager recorded under a machine's folder and that still are the same."""
+    """Engine processes that the detached manager's records under a machine's folder prove to be of this machine."""
     found = []
-    for file in sorted((machine / "processes").rglob("*.json")):
-        try:
-            record = json.loads(file.read_text())
-        except (OSError, ValueError):
-            continue
-        if not isinstance(record, dict):
-            continue
-        pid, start = record.get("pid"), record.get("start", record.get("start_time"))
-        if record.get("boot_id", boot_id()) != boot_id() or not isinstance(pid, int):
-            continue
-        process = read(pid)
-        if process is not None and str(process.start) == str(start):
-            found.append(process)
+    for name in launch.names(str(machine)):
+        record = launch.Place(str(machine), name).read()
+        members = [seen["pid"] for seen in proc.of_session(record)]
+        if proc.alive(record.get("keeper") or 0, record.get("keeper_ticks")):
+            members.append(record["keeper"])
+        found += [process for pid in members if (process := read(pid)) is not None]
     return found
+
+
+def stop_recorded(machine: Path, grace: float = 5.0) -> list[Process]:
+    """Stop the recorded engines of a machine through their manager. Returns the processes that are gone."""
+    before = recorded(machine)
+    for name in launch.names(str(machine)):
+        place = launch.Place(str(machine), name)
+        record = place.read()
+        if proc.of_session(record):
+            detached.stop(place, record, grace)
+    return [process for process in before if not alive(process.pid, process.start)]
 
 
 def end(processes: Iterable[Process], grace: float = 5.0) -> list[Process]:

@@ -19,7 +19,7 @@ from bringup.base.errors import FindingError
 from bringup.base.paths import Project
 from bringup.lab import control
 from bringup.lab.machines import NAMES, LabFolder
-from bringup.lab.processes import read
+from bringup.lab.processes import boot_id, read
 from bringup.lab.state import lab_user, lab_variables, load
 
 PROGRAM = "import sys; from bringup.cli.program import main; sys.exit(main())"
@@ -184,7 +184,7 @@ def test_down_ends_what_is_its_own_and_a_killed_supervisor_is_recognised(tmp_pat
     project = Project(tmp_path)
     state, started = control.up(project)
     assert started
-    stranger = subprocess.Popen(["sleep", "600"])
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         with connect(project, "lab-head") as client:
             run(client, f"setsid sh -c 'echo $$ > {tmp_path}/job; exec sleep 600' </dev/null >/dev/null 2>&1 &")
@@ -199,9 +199,10 @@ def test_down_ends_what_is_its_own_and_a_killed_supervisor_is_recognised(tmp_pat
         again, started = control.up(project)
         assert started and [m.address for m in again.machines] == [m.address for m in state.machines]
         # a record of the detached manager that names a foreign process by pid, with another start time, is no proof
-        record = again.machines[0].root / "processes" / "r1.json"
-        record.parent.mkdir(exist_ok=True)
-        record.write_text(json.dumps({"pid": stranger.pid, "start": 1}))
+        record = again.machines[0].root / "processes" / "r1-0" / "record.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(json.dumps({"pid": stranger.pid, "ticks": 1, "keeper": stranger.pid, "keeper_ticks": 1,
+                                      "session": os.getsid(stranger.pid), "boot_id": boot_id()}))
         done = control.down(project, purge=True)
         assert done.ran and job in [process.pid for process in done.ended] and not done.left
         assert read(job) is None and stranger.poll() is None

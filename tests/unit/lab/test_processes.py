@@ -11,21 +11,23 @@ from bringup.lab.processes import TOKEN_VARIABLE, alive, boot_id, end, read, rec
 
 
 def test_a_process_is_known_by_pid_and_start(tmp_path: Path) -> None:
-    child = subprocess.Popen(["sleep", "600"], env={**os.environ, TOKEN_VARIABLE: "tok-1"})
+    child = subprocess.Popen(["sleep", "600"], env={**os.environ, TOKEN_VARIABLE: "tok-1"},
+                             start_new_session=True)
     try:
         found = read(child.pid)
         assert found is not None and found.command == "sleep 600" and found.parent == os.getpid()
         assert alive(child.pid, found.start) and not alive(child.pid, found.start + 1)
         assert [process.pid for process in with_token("tok-1")] == [child.pid]
         assert with_token("tok") == []
-        folder = tmp_path / "processes"
-        folder.mkdir()
-        good = {"pid": child.pid, "start": found.start, "boot_id": boot_id()}
-        for record, expected in ((good, [child.pid]), ({**good, "start": found.start - 5}, []),
-                                 ({**good, "boot_id": "other"}, []), ({"pid": "x"}, []), ([], [])):
-            (folder / "r.json").write_text(json.dumps(record))
-            assert [process.pid for process in recorded(tmp_path)] == expected
-        (folder / "r.json").write_text("{")
+        folder = tmp_path / "processes" / "r1-0"
+        folder.mkdir(parents=True)
+        good = {"pid": child.pid, "keeper": child.pid, "keeper_ticks": found.start, "boot_id": boot_id(),
+                "session": os.getsid(child.pid)}
+        for record, proven in ((good, True), ({**good, "keeper_ticks": found.start - 5}, False),
+                               ({**good, "boot_id": "other"}, False)):
+            (folder / "record.json").write_text(json.dumps(record))
+            assert (child.pid in [process.pid for process in recorded(tmp_path)]) == proven
+        (folder / "record.json").write_text("{")
         assert recorded(tmp_path) == []
         # a corpse that nobody reaped yet is no living process
         assert end([found], grace=5) == []
