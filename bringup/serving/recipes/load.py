@@ -121,6 +121,7 @@ def _variant(key: str, entry: Any) -> Variant:
         default_modes={str(k): str(v) for k, v in _sub(data, "default_modes").items()},
         min_vllm_version=_optional(data, "min_vllm_version"),
         weights_gb=float(weights) if weights is not None else None,
+        without_features=_words(data, "without_features"),
     )
 
 

@@ -71,6 +71,7 @@ class Variant:
     default_modes: Mapping[str, str] = field(default_factory=dict)
     min_vllm_version: str | None = None
     weights_gb: float | None = None
+    without_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

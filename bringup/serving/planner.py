@@ -1,0 +1,240 @@
+"""Work out a launch plan from the inventory: a pure function, no host is contacted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.origin import Origin
+from bringup.base.paths import Project
+from bringup.base.secrets import SCRUBBER, Secret
+from bringup.inventory.model import Inventory
+from bringup.serving.engines.facts import Engine, engine_named
+from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
+from bringup.serving.planning.deployment import Deployment, read_deployment
+from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
+from bringup.serving.planning.replicas import cut_replicas, host_groups
+from bringup.serving.planning.site import HostFacts, Node, Site, arguments_of, environment_of, serves_http
+from bringup.serving.recipes.load import find_recipe, load_library
+from bringup.serving.recipes.render import INTERFACE, Rendering, Request
+from bringup.serving.recipes.servers import render_for
+from bringup.serving.versions import at_least, check_parsers, flag_value
+
+Variables = Callable[[str], Mapping[str, Any]]
+LAB_DEADLINE = 60.0
+
+
+def make_plan(inventory: Inventory, project: Project, variables: Variables, *, lab: bool,
+              facts: Mapping[str, HostFacts] | None = None) -> LaunchPlan:
+    """The plan of the inventory's deployment.
+
+    `variables(host)` are a host's rendered variables. `facts` are what was found on hosts (address and interface on
+    the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). Raises InputError with
+    file and line, and the nearest combination that fits.
+    """
+    deployment = deployment_of(inventory, variables)
+    engine = engine_named(deployment.engine, deployment.where("engine"))
+    library = load_library(project.root / deployment.recipes if deployment.recipes else None)
+    recipe = find_recipe(library, deployment.recipe, deployment.where("recipe"))
+    choice = choose(library, recipe, deployment)
+    version, version_reason = _version(project, deployment, engine)
+    _check_version(choice, engine, version, deployment)
+    nodes, nodes_reason = node_count(choice, deployment)
+    replicas, spare = cut_replicas(inventory, deployment, nodes)
+    request = Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, nodes)
+    paths = {host: str((variables(host).get("deployment") or {}).get("model_path") or deployment.model_path)
+             for hosts in replicas.values() for host in hosts}
+    renderings = {path: render_for(library, recipe, request, engine.name, version, model_path=path)
+                  for path in dict.fromkeys(paths.values())}
+    rendering = next(iter(renderings.values()))
+    numbers = dict(arithmetic(choice, nodes, deployment.context_length or recipe.context_length))
+    if lab:
+        numbers["load_deadline_seconds"] = LAB_DEADLINE
+    if deployment.load_deadline:
+        numbers["load_deadline_seconds"] = float(deployment.load_deadline)
+    sites = {name: _site(deployment, engine, choice, rendering, hosts, variables, facts or {}, lab,
+                         float(numbers["load_deadline_seconds"])) for name, hosts in replicas.items()}
+    planned = tuple(_replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, choice, lab)
+                    for name, site in sites.items())
+    for replica in planned:
+        check_parsers(engine.name, version, replica.head.argv)
+    numbers.update({
+        "nodes": nodes, "nodes_reason": nodes_reason, "version_reason": version_reason,
+        "model_id": choice.variant.model_id or recipe.model_id, "precision": choice.variant.precision,
+        "requires": dict(recipe.requires) if choice.engine is None else {}, "hardware_name": choice.hardware.display_name,
+        "strategy_name": choice.strategy.display_name, "reasoning_field": engine.reasoning_field, "lab": lab,
+        "environments": list(deployment.environments or (deployment.environment,)),
+        "devices_per_node": choice.hardware.gpu_count,
+        "notes": list(recipe.notes) + list(choice.engine.notes if choice.engine else ()),
+        "addresses": {node.host: node.address for site in sites.values() for node in site.nodes},
+        "address_reasons": {node.host: node.address_reason for site in sites.values() for node in site.nodes},
+    })
+    first = planned[0].head
+    served = flag_value(first.argv, engine.served_name_flag) or deployment.model_path
+    return LaunchPlan(
+        recipe=recipe.name, engine=engine.name, engine_version=version, hardware=choice.hardware.name,
+        strategy=choice.strategy.name, variant=choice.variant.key, features=choice.features,
+        environment=deployment.environment, manager=deployment.manager, model_path=deployment.model_path,
+        served_name=served, replicas=planned, spare=spare,
+        api_key_variable=engine.api_key_env if deployment.has_api_key else None, facts=numbers,
+        warnings=_warnings(deployment, engine, lab, numbers),
+    )
+
+
+def deployment_of(inventory: Inventory, variables: Variables) -> Deployment:
+    """The one deployment of the inventory. Raises InputError when it has none or hosts disagree."""
+    heads, workers = host_groups(inventory)
+    hosts = [*heads, *workers]
+    shown = Origin(inventory.shown_as or ", ".join(str(source) for source in inventory.sources) or "inventory")
+    if not hosts:
+        raise InputError("the inventory has no hosts", where=shown)
+    first = read_deployment(variables(hosts[0]).get("deployment"), shown)
+    for host in hosts[1:]:
+        # the model folder may lie elsewhere on each host, nothing else may differ
+        other = read_deployment(variables(host).get("deployment"), shown)
+        if replace(other, model_path=first.model_path) != first:
+            raise InputError(f"{hosts[0]} and {host} have different `deployment:` values", where=other.origin,
+                             expected="one deployment an inventory: set it for a group that holds all its hosts")
+    return first
+
+
+def api_key_of(inventory: Inventory, variables: Variables) -> Secret | None:
+    """The endpoint's key from `deployment.api_key`, known to the scrubber from now on; None when there is none."""
+    heads, workers = host_groups(inventory)
+    for host in [*heads, *workers][:1]:
+        value = (variables(host).get("deployment") or {}).get("api_key")
+        if value not in (None, ""):
+            SCRUBBER.add(str(value))
+            return Secret(str(value))
+    return None
+
+
+def _site(deployment: Deployment, engine: Engine, choice: Choice, rendering: Rendering, hosts: tuple[str, ...],
+          variables: Variables, facts: Mapping[str, HostFacts], lab: bool, deadline: float) -> Site:
+    nodes = tuple(_node(host, variables(host), facts.get(host, HostFacts()), lab) for host in hosts)
+    data_parallel = choice.strategy.parallel_flag == "--data-parallel-size"
+    meeting = deployment.data_parallel_rpc_port if data_parallel else deployment.master_port
+    own_port = flag_value([word for argument in rendering.nodes[0] for word in argument.words], "--port")
+    if deployment.port:
+        port, port_reason = deployment.port, "port in the inventory"
+    else:
+        port, port_reason = int(own_port or engine.port), f"default port of {engine.name}"
+    if deployment.host:
+        bind, bind_reason = deployment.host, "host in the inventory"
+    elif lab:
+        bind, bind_reason = nodes[0].address, "the lab's machines share this one: each serves on its own address"
+    else:
+        bind, bind_reason = "0.0.0.0", "served on every address of the head"
+    return Site(
+        deployment=deployment, engine=engine, nodes=nodes,
+        served_name=deployment.served_name or choice.variant.model_id or choice.recipe.model_id, port=port,
+        port_reason=port_reason, meeting_port=meeting or (13345 if data_parallel else engine.meeting_port),
+        meeting_reason="port in the inventory" if meeting else f"port where head and workers of {engine.name} meet",
+        bind=bind, bind_reason=bind_reason, load_deadline=deadline,
+    )
+
+
+def _node(host: str, variables: Mapping[str, Any], found: HostFacts, lab: bool) -> Node:
+    if variables.get("cluster_address"):
+        address, reason = str(variables["cluster_address"]), "cluster_address"
+    elif found.address:
+        address, reason = found.address, "address on the route between the nodes"
+    elif variables.get("ansible_host"):
+        address, reason = str(variables["ansible_host"]), "ansible_host (cluster_address is not set)"
+    else:
+        address, reason = host, "the name in the inventory (cluster_address is not set)"
+    if variables.get("cluster_interface"):
+        interface, why = str(variables["cluster_interface"]), "cluster_interface"
+    elif found.interface:
+        interface, why = found.interface, "interface of the route between the nodes"
+    elif lab:
+        interface, why = "lo", "the lab's machines are loopback addresses"
+    else:
+        interface, why = INTERFACE, "found on the host by its route to the others when the release is made"
+    cores, numa = variables.get("physical_cores"), variables.get("numa_nodes")
+    facts = HostFacts(address, interface, int(cores) if cores else found.physical_cores,
+                      int(numa) if numa else found.numa_nodes)
+    return Node(host, address, reason, interface, why, facts)
+
+
+def _replica(name: str, site: Site, renderings: Mapping[str, Rendering], choice: Choice, lab: bool) -> ReplicaPlan:
+    local = world_of(renderings[site.head.host], choice) // len(site.nodes)
+    processes = tuple(_process(site, renderings[node.host], rank, local, lab) for rank, node in enumerate(site.nodes))
+    return ReplicaPlan(name, processes, local * len(site.nodes), f"http://{site.head.address}:{site.port}/v1")
+
+
+def world_of(rendering: Rendering, choice: Choice) -> int:
+    """Ranks of a replica: one a device in use."""
+    if choice.engine is not None:
+        return rendering.tp
+    return rendering.tp * rendering.pp * rendering.dp
+
+
+def _process(site: Site, rendering: Rendering, rank: int, local: int, lab: bool) -> ProcessPlan:
+    http = serves_http(site, rendering, rank)
+    ports = [site.port] if http else []
+    several = len(site.nodes) > 1
+    if rank == 0 and several:
+        ports += [site.meeting_port, *(site.meeting_port + offset for offset in site.engine.more_ports)]
+    bound = site if rank == 0 or not lab or site.deployment.host else _bound_to(site, rank)
+    return ProcessPlan(
+        host=site.nodes[rank].host, role="head" if rank == 0 else "worker", node_rank=rank,
+        ranks=tuple(range(rank * local, (rank + 1) * local)), command=rendering.command,
+        arguments=arguments_of(bound, rendering, rank), env=environment_of(site, rendering, rank),
+        http_port=site.port if http else None, ports=tuple(ports),
+        rendezvous=(site.head.address, site.meeting_port) if several else None,
+    )
+
+
+def _bound_to(site: Site, rank: int) -> Site:
+    return Site(**{**site.__dict__, "bind": site.nodes[rank].address})
+
+
+def _version(project: Project, deployment: Deployment, engine: Engine) -> tuple[str, str]:
+    if deployment.engine_version:
+        return deployment.engine_version, "engine_version in the inventory"
+    folder = project.root / "envs" / deployment.environment
+    found = locked_version(folder, engine.package)
+    if found:
+        return found, f"lock of {deployment.environment}"
+    return engine.known_version, f"{deployment.environment} locks no {engine.package}; the version of our defaults"
+
+
+def locked_version(folder: Path, package: str) -> str | None:
+    """The version that an environment's lock (or its requirements) pins a package to, or None."""
+    pattern = re.compile(rf"^\s*{re.escape(package)}(?:\[[^]]*\])?\s*==\s*([\w.+-]+)", re.M | re.I)
+    for path in sorted(folder.glob("*.lock")) + sorted(folder.glob("*.txt")) + sorted(folder.glob("*.in")):
+        match = pattern.search(path.read_text(encoding="utf-8", errors="replace"))
+        if match:
+            return match.group(1)
+    return None
+
+
+def _check_version(choice: Choice, engine: Engine, version: str, deployment: Deployment) -> None:
+    floor = choice.engine.min_version if choice.engine else (
+        choice.variant.min_vllm_version or choice.recipe.min_vllm_version)
+    if floor and not at_least(version, floor):
+        raise InputError(f"{choice.recipe.name} needs {engine.name} {floor} or newer",
+                         where=deployment.where("engine_version"), found=version,
+                         next=f"an environment with {engine.package}>={floor}")
+
+
+def _warnings(deployment: Deployment, engine: Engine, lab: bool, numbers: Mapping[str, Any]) -> tuple[str, ...]:
+    out = []
+    if lab:
+        out.append("the lab: GPUs are replayed from a recorded host, the engine is the lab's own")
+    if deployment.has_api_key and engine.api_key_env is None:
+        out.append(f"{engine.name} takes the API key as an argument only: every user of the head can read it with ps")
+    if not deployment.has_api_key and not lab:
+        out.append("no api_key: whoever reaches the port can use the endpoint")
+    if numbers.get("host_memory_gb"):
+        out.append(f"the offloaded experts need about {numbers['host_memory_gb']:,.0f} GB of host memory")
+    tokens = numbers.get("kv_tokens")
+    if tokens is not None and tokens < numbers["context_length"] and not lab:
+        out.append(f"the KV cache holds about {tokens:,} tokens, the context is {numbers['context_length']:,}: "
+                   "set context_length")
+    return tuple(out)

@@ -1,0 +1,171 @@
+"""`deployment:` of the inventory, read strictly: unknown keys and wrong kinds are errors with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.origin import Origin
+from bringup.base.text import nearest
+from bringup.base.yaml import key_origin, value_origin
+
+MANAGERS = ("systemd", "detached")
+_KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy", "variant", "features", "environment",
+         "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
+         "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
+         "context_length", "load_deadline", "distributed_timeout")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a site asks for. None means: worked out, with its reason in the plan.
+
+    `load_deadline` and `distributed_timeout` are seconds; `arguments` are further words of the command line, `env`
+    further variables; `replicas` maps a name to its hosts, head first.
+    """
+
+    recipe: str
+    model_path: str
+    environment: str
+    engine: str = "vllm"
+    hardware: str = "h200"
+    strategy: str | None = None
+    variant: str = "default"
+    features: tuple[str, ...] | None = None
+    environments: tuple[str, ...] = ()
+    manager: str = "systemd"
+    recipes: str | None = None
+    engine_version: str | None = None
+    served_name: str | None = None
+    nodes: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    replicas: Mapping[str, tuple[str, ...]] | None = None
+    host: str | None = None
+    port: int | None = None
+    master_port: int | None = None
+    data_parallel_rpc_port: int | None = None
+    has_api_key: bool = False
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    context_length: int | None = None
+    load_deadline: float | None = None
+    distributed_timeout: int | None = None
+    origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
+    origin: Origin | None = None
+
+    def where(self, key: str) -> Origin | None:
+        """Where a key was written, else the place of `deployment:`."""
+        return self.origins.get(key, self.origin)
+
+
+def read_deployment(value: Any, where: Origin | None = None) -> Deployment:
+    """The deployment in a variable's value. Raises InputError with file and line."""
+    if value is None:
+        raise InputError("the inventory holds no `deployment:`", where=where,
+                         expected="deployment: {recipe, engine, hardware, strategy, environment, model_path, ...}",
+                         next="see docs/serving.md")
+    if not isinstance(value, Mapping):
+        raise InputError("`deployment` takes a mapping", where=where, found=type(value).__name__)
+    where = getattr(value, "origin", None) or where
+    for key in value:
+        if key not in _KEYS:
+            near = nearest(str(key), _KEYS)
+            raise InputError(f"`deployment` knows no key `{key}`", where=key_origin(value, key) or where,
+                             expected=", ".join(_KEYS), next=f"nearest: {near}" if near else None)
+    read = _Reader(value, where)
+    manager = read.text("manager") or "systemd"
+    if manager not in MANAGERS:
+        what = ("the manager `docker` is not supported yet" if manager == "docker"
+                else f"no manager is called `{manager}`")
+        raise InputError(what, where=read.at("manager"), expected=" or ".join(MANAGERS),
+                         next=f"manager: {nearest(manager, MANAGERS) or MANAGERS[0]}")
+    return Deployment(
+        recipe=read.needed("recipe"), model_path=read.needed("model_path"), environment=read.needed("environment"),
+        engine=read.text("engine") or "vllm", hardware=read.text("hardware") or "h200",
+        strategy=read.text("strategy"), variant=read.text("variant") or "default", features=read.texts("features"),
+        environments=read.texts("environments") or (), manager=manager, recipes=read.text("recipes"),
+        engine_version=read.text("engine_version"), served_name=read.text("served_name"), nodes=read.number("nodes"),
+        tensor_parallel=read.number("tensor_parallel"), pipeline_parallel=read.number("pipeline_parallel"),
+        replicas=read.replicas(), host=read.text("host"), port=read.port("port"),
+        master_port=read.port("master_port"), data_parallel_rpc_port=read.port("data_parallel_rpc_port"),
+        has_api_key=value.get("api_key") not in (None, ""), arguments=read.texts("arguments") or (), env=read.env(),
+        context_length=read.number("context_length"), load_deadline=read.number("load_deadline"),
+        distributed_timeout=read.number("distributed_timeout"),
+        origins={str(key): place for key in value if (place := value_origin(value, key)) is not None}, origin=where,
+    )
+
+
+class _Reader:
+    """Takes values of one mapping with their kind checked."""
+
+    def __init__(self, data: Mapping[str, Any], where: Origin | None) -> None:
+        self.data = data
+        self.where = where
+
+    def at(self, key: str) -> Origin | None:
+        return value_origin(self.data, key) or self.where
+
+    def text(self, key: str) -> str | None:
+        value = self.data.get(key)
+        if value is None or value == "":
+            return None
+        if isinstance(value, (Mapping, list, tuple)):
+            raise InputError(f"`{key}` takes a text", where=self.at(key), found=str(value))
+        return str(value)
+
+    def needed(self, key: str) -> str:
+        value = self.text(key)
+        if value is None:
+            raise InputError(f"`deployment` lacks `{key}`", where=self.where)
+        return value
+
+    def number(self, key: str) -> int | None:
+        value = self.data.get(key)
+        if value is None or value == "":
+            return None
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1 or isinstance(value, bool):
+            raise InputError(f"`{key}` takes a whole number from 1 on", where=self.at(key), found=str(value))
+        return number
+
+    def port(self, key: str) -> int | None:
+        number = self.number(key)
+        if number is not None and number > 65535:
+            raise InputError(f"`{key}` takes a port", where=self.at(key), expected="1 to 65535", found=str(number))
+        return number
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise InputError(f"`{key}` takes a list", where=self.at(key), found=str(value), next=f"{key}: [{value}]")
+        return tuple(str(item) for item in value)
+
+    def env(self) -> dict[str, str]:
+        value = self.data.get("env") or {}
+        if not isinstance(value, Mapping):
+            raise InputError("`env` takes a mapping of variables", where=self.at("env"), found=str(value))
+        return {str(key): str(item) for key, item in value.items()}
+
+    def replicas(self) -> dict[str, tuple[str, ...]] | None:
+        value = self.data.get("replicas")
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not value:
+            raise InputError("`replicas` takes a mapping of names to lists of hosts", where=self.at("replicas"),
+                             expected="replicas: {r1: [gpu01, gpu02]}", found=str(value))
+        out: dict[str, tuple[str, ...]] = {}
+        for name, hosts in value.items():
+            place = value_origin(value, name) or self.at("replicas")
+            if isinstance(hosts, str) or not isinstance(hosts, Sequence) or not hosts:
+                raise InputError(f"the replica `{name}` takes a list of hosts, head first", where=place,
+                                 found=str(hosts))
+            out[str(name)] = tuple(str(host) for host in hosts)
+        return out

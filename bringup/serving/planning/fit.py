@@ -1,0 +1,256 @@
+"""Does it fit: sizes of the parallel dimensions, memory, hardware, strategies; and the nearest that does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.text import nearest, plural
+from bringup.serving.planning.deployment import Deployment
+from bringup.serving.recipes.schema import EngineRecipe, Hardware, Library, Recipe, Strategy, Variant
+
+UTILIZATION = 0.9
+"""Share of a device's memory that vLLM takes by default (--gpu-memory-utilization)."""
+LOAD_BYTES_PER_SECOND = 0.65e9
+"""Slow end of reported loads of GLM-5 (163 shards of 9 GB in 9 to 40 minutes)."""
+WARM_UP_SECONDS = 600
+"""Kernels that are compiled at the first start take 10 minutes and more."""
+_PRECISIONS = {"nvfp4": ("blackwell",)}
+MOST_NODES = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parts that a deployment chose, looked up."""
+
+    recipe: Recipe
+    variant: Variant
+    strategy: Strategy
+    hardware: Hardware
+    engine: EngineRecipe | None
+    features: tuple[str, ...]
+
+
+def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
+    """Look up what the deployment names; refuse what the recipe does not offer. Raises InputError."""
+    engine = None
+    if deployment.engine != "vllm":
+        engine = recipe.engines.get(deployment.engine)
+        if engine is None:
+            raise InputError(f"the recipe {recipe.name} does not say how {deployment.engine} serves it",
+                             where=deployment.where("engine"), expected=", ".join(["vllm", *recipe.engines]))
+    hardware = _known(library.hardware, deployment.hardware, "hardware", deployment)
+    variant = _variant(recipe, deployment)
+    allowed = engine.strategies if engine else recipe.compatible_strategies
+    name = deployment.strategy or recipe.default_strategy or allowed[0]
+    strategy = _known(library.strategies, name, "strategy", deployment)
+    if name not in allowed:
+        raise InputError(f"{recipe.name} on {deployment.engine} does not run as {name}",
+                         where=deployment.where("strategy"), expected=", ".join(allowed),
+                         next=f"strategy: {nearest(name, allowed) or allowed[0]}")
+    _gate_hardware(recipe, variant, hardware, engine, deployment)
+    known = engine.features if engine else recipe.features
+    features = deployment.features if deployment.features is not None else tuple(
+        key for key in known if key not in recipe.opt_in_features)
+    for feature in features:
+        if feature not in known:
+            near = nearest(feature, known)
+            raise InputError(f"{recipe.name} on {deployment.engine} has no feature `{feature}`",
+                             where=deployment.where("features"), expected=", ".join(known),
+                             next=f"nearest: {near}" if near else None)
+        if feature in variant.without_features:
+            raise InputError(f"the variant {variant.key} goes without {feature}", where=deployment.where("features"))
+    ordered = tuple(key for key in known if key in features)
+    return Choice(recipe, variant, strategy, hardware, engine, ordered)
+
+
+def _variant(recipe: Recipe, deployment: Deployment) -> Variant:
+    if deployment.variant in recipe.variants:
+        return recipe.variants[deployment.variant]
+    same = [variant for variant in recipe.variants.values() if variant.precision == deployment.variant]
+    if len(same) == 1:
+        return same[0]
+    near = nearest(deployment.variant, recipe.variants)
+    raise InputError(f"{recipe.name} has no variant `{deployment.variant}`", where=deployment.where("variant"),
+                     expected=", ".join(f"{key} ({variant.precision})" for key, variant in recipe.variants.items()),
+                     next=f"variant: {near}" if near else None)
+
+
+def _gate_hardware(recipe: Recipe, variant: Variant, hardware: Hardware, engine: EngineRecipe | None,
+                   deployment: Deployment) -> None:
+    generations = _PRECISIONS.get(variant.precision)
+    if variant.supported_hardware and hardware.name not in variant.supported_hardware:
+        raise InputError(f"the variant {variant.key} does not run on {hardware.name}",
+                         where=deployment.where("variant"), expected=", ".join(variant.supported_hardware),
+                         next=_other_variant(recipe, hardware))
+    if generations and hardware.generation not in generations:
+        raise InputError(f"{variant.precision} weights run on {', '.join(generations)} only, {hardware.name} is "
+                         f"{hardware.generation}", where=deployment.where("variant"),
+                         next=_other_variant(recipe, hardware))
+    if recipe.hardware.get(hardware.name) == "unsupported":
+        raise InputError(f"{recipe.name} does not run on {hardware.name}", where=deployment.where("hardware"))
+    if engine:
+        if engine.hardware and hardware.name not in engine.hardware:
+            raise InputError(f"{recipe.name} on {engine.engine} does not run on {hardware.name}",
+                             where=deployment.where("hardware"), expected=", ".join(engine.hardware))
+        if engine.variants and variant.key not in engine.variants:
+            raise InputError(f"{recipe.name} on {engine.engine} does not run as variant {variant.key}",
+                             where=deployment.where("variant"), expected=", ".join(engine.variants))
+
+
+def _other_variant(recipe: Recipe, hardware: Hardware) -> str | None:
+    for key, variant in recipe.variants.items():
+        if variant.supported_hardware and hardware.name not in variant.supported_hardware:
+            continue
+        if hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
+            return f"variant: {key}"
+    return None
+
+
+def memory_needed(choice: Choice) -> float:
+    """Device memory that the deployment needs in all, decimal GB."""
+    if choice.engine and choice.engine.vram_minimum_gb is not None:
+        return choice.engine.vram_minimum_gb
+    return choice.variant.vram_minimum_gb
+
+
+def node_count(choice: Choice, deployment: Deployment) -> tuple[int, str]:
+    """Nodes of a replica and the reason. Raises InputError when sizes, memory and strategy do not go together."""
+    hardware, strategy = choice.hardware, choice.strategy
+    wanted = memory_needed(choice)
+    least = max(1, math.ceil(wanted / hardware.vram_gb)) if hardware.vram_gb else 1
+    nodes, reason = _nodes_asked(choice, deployment, least)
+    if strategy.deploy_type == "single_node" and nodes != 1:
+        raise InputError(f"{strategy.name} is for one node, {nodes} are asked for", where=deployment.where("nodes"),
+                         next=f"strategy: {_multi(choice) or 'multi_node_tp'}")
+    if nodes > MOST_NODES:
+        raise InputError(f"a replica of {nodes} nodes is more than recipes know", where=deployment.where("nodes"),
+                         expected=f"{MOST_NODES} at most")
+    if nodes < least:
+        raise InputError(
+            f"{choice.recipe.name} {choice.variant.precision} needs {wanted:,.0f} GB, "
+            f"{plural(nodes, 'node')} of {hardware.display_name} {'has' if nodes == 1 else 'have'} "
+            f"{nodes * hardware.vram_gb:,.0f} GB",
+            where=deployment.where("variant"), expected=plural(least, "node"), next=_nearest_fit(choice, least))
+    check_sizes(choice, deployment, nodes)
+    return nodes, reason
+
+
+def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
+    if deployment.nodes is not None:
+        return deployment.nodes, "nodes in the inventory"
+    if deployment.replicas:
+        return len(next(iter(deployment.replicas.values()))), "size of the first replica in the inventory"
+    if deployment.tensor_parallel:
+        devices = deployment.tensor_parallel * (deployment.pipeline_parallel or 1)
+        return max(1, math.ceil(devices / choice.hardware.gpu_count)), "parallel sizes in the inventory"
+    if choice.strategy.deploy_type == "single_node":
+        return 1, f"{choice.strategy.name} is for one node"
+    nodes = max(2, least)
+    return nodes, f"the fewest nodes whose memory holds {memory_needed(choice):,.0f} GB"
+
+
+def check_sizes(choice: Choice, deployment: Deployment, nodes: int) -> None:
+    """Refuse a tensor parallel size that does not divide the heads, and sizes that the strategy does not make."""
+    tp, pp, dp = parallel_sizes(choice, nodes)
+    heads = choice.recipe.shape.attention_heads
+    asked_tp = deployment.tensor_parallel or tp
+    for size in dict.fromkeys((asked_tp, tp)):
+        if heads and dp == 1 and heads % size:
+            good = [number for number in range(1, heads + 1) if heads % number == 0]
+            raise InputError(f"tensor parallel {size} does not divide the {heads} attention heads of "
+                             f"{choice.recipe.name}",
+                             where=deployment.where("tensor_parallel" if deployment.tensor_parallel else "strategy"),
+                             expected=", ".join(str(number) for number in good), next=_nearest_split(choice, nodes))
+    if deployment.tensor_parallel not in (None, tp) or deployment.pipeline_parallel not in (None, pp):
+        raise InputError(
+            f"{choice.strategy.name} on {plural(nodes, 'node')} of {choice.hardware.gpu_count} devices makes tensor "
+            f"parallel {tp} x pipeline {pp}",
+            where=deployment.where("tensor_parallel" if deployment.tensor_parallel else "pipeline_parallel"),
+            found=f"{deployment.tensor_parallel or tp} x {deployment.pipeline_parallel or pp}",
+            next=_nearest_split(choice, nodes))
+    layers = choice.recipe.shape.layers
+    if layers and pp > layers:
+        raise InputError(f"pipeline {pp} is more than the {layers} layers", where=deployment.where("nodes"))
+
+
+def parallel_sizes(choice: Choice, nodes: int) -> tuple[int, int, int]:
+    """Tensor, pipeline and data parallel size that the strategy makes of so many nodes."""
+    local = choice.variant.tp or choice.hardware.gpu_count
+    if choice.strategy.parallelism == "tp_pp":
+        return local, nodes, 1
+    if choice.strategy.parallelism == "tp_dp":
+        return local, 1, nodes
+    if choice.strategy.parallel_flag == "--data-parallel-size":
+        return 1, 1, local * nodes
+    return local * nodes, 1, 1
+
+
+def _nearest_split(choice: Choice, nodes: int) -> str | None:
+    heads, local = choice.recipe.shape.attention_heads, choice.hardware.gpu_count
+    strategies = choice.engine.strategies if choice.engine else choice.recipe.compatible_strategies
+    if nodes > 1 and "multi_node_tp_pp" in strategies and heads and heads % local == 0:
+        return (f"strategy: multi_node_tp_pp   (tensor parallel {local} x pipeline {nodes} on the same "
+                f"{plural(nodes, 'node')})")
+    if heads:
+        fewer = [count for count in range(nodes, 0, -1) if heads % (local * count) == 0]
+        return f"nodes: {fewer[0]}   (tensor parallel {local * fewer[0]})" if fewer else None
+    return None
+
+
+def _multi(choice: Choice) -> str | None:
+    strategies = choice.engine.strategies if choice.engine else choice.recipe.compatible_strategies
+    return next((name for name in strategies if name.startswith("multi_node")), None)
+
+
+def _nearest_fit(choice: Choice, least: int) -> str:
+    hardware = choice.hardware
+    if choice.engine is None:
+        for key, variant in choice.recipe.variants.items():
+            fits = variant.vram_minimum_gb <= hardware.vram_gb and not variant.supported_hardware
+            if fits and hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
+                return f"variant: {key}   ({variant.precision}, {variant.vram_minimum_gb:,.0f} GB, one node)"
+    return f"strategy: {_multi(choice) or 'multi_node_tp'} with nodes: {least}"
+
+
+def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
+    """Memory needed and there, for the plan's page.
+
+    Keys: needed_gb, there_gb (decimal, whole replica), device_gb, weights_gb and weights_per_device_gb (None where
+    the recipe does not say), left_per_device_gb for the KV cache, kv_tokens that fit there, context_length,
+    host_memory_gb, load_deadline_seconds.
+    """
+    hardware, variant = choice.hardware, choice.variant
+    tp, pp, dp = parallel_sizes(choice, nodes)
+    device = hardware.vram_gb / hardware.gpu_count
+    world = hardware.gpu_count * nodes
+    out: dict[str, Any] = {
+        "needed_gb": memory_needed(choice), "there_gb": hardware.vram_gb * nodes, "device_gb": round(device, 1),
+        "tensor_parallel": tp, "pipeline_parallel": pp, "data_parallel": dp, "world_size": world,
+        "context_length": context, "weights_gb": variant.weights_gb, "weights_per_device_gb": None,
+        "left_per_device_gb": None, "kv_tokens": None,
+        "host_memory_gb": choice.engine.host_memory_gb if choice.engine else None,
+    }
+    weights = variant.weights_gb or variant.vram_minimum_gb / 1.2
+    out["load_deadline_seconds"] = round(WARM_UP_SECONDS + weights * 1e9 / LOAD_BYTES_PER_SECOND)
+    if variant.weights_gb and not (choice.engine and choice.engine.vram_minimum_gb is not None):
+        per_device = variant.weights_gb / world
+        left = device * UTILIZATION - per_device
+        out["weights_per_device_gb"] = round(per_device, 1)
+        out["left_per_device_gb"] = round(left, 1)
+        token = choice.recipe.shape.kv_bytes_per_token
+        if token:
+            # the latent cache is the same on every tensor parallel rank; a pipeline stage keeps its own layers' part
+            out["kv_tokens"] = int(max(0.0, left) * 1e9 / (token / pp))
+    return out
+
+
+def _known(entries: Mapping[str, Any], name: str, what: str, deployment: Deployment) -> Any:
+    if name in entries:
+        return entries[name]
+    near = nearest(name, entries)
+    raise InputError(f"no {what} is called `{name}`", where=deployment.where(what), expected=", ".join(entries),
+                     next=f"{what}: {near}" if near else None)

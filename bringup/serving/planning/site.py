@@ -1,0 +1,174 @@
+"""The site's layer of a command: model folder, addresses, ports, interfaces, core counts, time limits, own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bringup.serving.engines.facts import Engine
+from bringup.serving.plan import Argument
+from bringup.serving.planning.deployment import Deployment
+from bringup.serving.recipes.render import HEAD, INTERFACE, Rendering, split_flags
+
+API_KEY = "$API_KEY"
+"""Stands in the plan for the key of an engine that takes it as an argument only."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What was found on a host. None is unknown: the plan then keeps the name of the value, to be filled in later."""
+
+    address: str | None = None
+    interface: str | None = None
+    physical_cores: int | None = None
+    numa_nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host of a replica with its cluster address and interface, each with its reason."""
+
+    host: str
+    address: str
+    address_reason: str
+    interface: str
+    interface_reason: str
+    facts: HostFacts
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the site decides for a replica."""
+
+    deployment: Deployment
+    engine: Engine
+    nodes: tuple[Node, ...]
+    served_name: str
+    port: int
+    port_reason: str
+    meeting_port: int
+    meeting_reason: str
+    bind: str
+    bind_reason: str
+    load_deadline: float
+
+    @property
+    def head(self) -> Node:
+        return self.nodes[0]
+
+
+class Words:
+    """Arguments under change: a flag that is there is replaced in its place, a new one goes to the end."""
+
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        self.arguments = list(arguments)
+
+    def has(self, flag: str) -> bool:
+        return any(_flag(argument) == flag for argument in self.arguments)
+
+    def put(self, words: Sequence[str], reason: str) -> None:
+        new = Argument(tuple(words), "site", reason)
+        for index, argument in enumerate(self.arguments):
+            if _flag(argument) == _flag(new):
+                if argument.words != new.words:
+                    self.arguments[index] = new
+                return
+        self.arguments.append(new)
+
+    def fill(self, name: str, value: str, reason: str) -> None:
+        """Put a value in the place of a name inside words. The argument stays the recipe's."""
+        for index, argument in enumerate(self.arguments):
+            if any(name in word for word in argument.words):
+                words = tuple(word.replace(name, value) for word in argument.words)
+                self.arguments[index] = replace(argument, words=words, reason=f"{argument.reason}; {reason}")
+
+
+def _flag(argument: Argument) -> str:
+    return argument.words[0].split("=", 1)[0]
+
+
+def arguments_of(site: Site, rendering: Rendering, rank: int) -> tuple[Argument, ...]:
+    """A node's arguments: the recipe's, then the site's."""
+    words = Words(rendering.nodes[rank])
+    meeting = f"{site.head.address}, {site.head.address_reason} of {site.head.host}"
+    if site.engine.name in ("sglang", "sglang-kt"):
+        words.fill(f"{HEAD}:20000", f"{HEAD}:{site.meeting_port}", site.meeting_reason)
+    words.fill(HEAD, site.head.address, meeting)
+    _common(site, rendering, rank, words)
+    if site.engine.name in ("vllm", "vllm-ascend"):
+        _vllm(site, rendering, words)
+    else:
+        _sglang(site, rank, words)
+    for group in split_flags(site.deployment.arguments):
+        words.put(group, "arguments in the inventory")
+    return tuple(words.arguments)
+
+
+def _common(site: Site, rendering: Rendering, rank: int, words: Words) -> None:
+    deployment = site.deployment
+    if deployment.served_name:
+        words.put((site.engine.served_name_flag, deployment.served_name), "served_name in the inventory")
+    elif not words.has(site.engine.served_name_flag):
+        words.put((site.engine.served_name_flag, site.served_name), "the recipe's name, kept as the served name")
+    if serves_http(site, rendering, rank):
+        words.put(("--host", site.bind), site.bind_reason)
+        words.put(("--port", str(site.port)), site.port_reason)
+    if deployment.context_length:
+        flag = "--max-model-len" if site.engine.name.startswith("vllm") else "--context-length"
+        words.put((flag, str(deployment.context_length)), "context_length in the inventory")
+
+
+def serves_http(site: Site, rendering: Rendering, rank: int) -> bool:
+    """True where the node's process binds the HTTP port: the head; every node with hybrid load balancing or SGLang."""
+    if rank == 0 or not site.engine.name.startswith("vllm"):
+        return True
+    return any(argument.words[0] == "--data-parallel-hybrid-lb" for argument in rendering.nodes[rank])
+
+
+def _vllm(site: Site, rendering: Rendering, words: Words) -> None:
+    deployment = site.deployment
+    if words.has("--master-addr"):
+        words.put(("--master-port", str(site.meeting_port)), site.meeting_reason)
+        if deployment.distributed_timeout:
+            words.put(("--distributed-timeout-seconds", str(deployment.distributed_timeout)),
+                      "distributed_timeout in the inventory")
+    if words.has("--data-parallel-address"):
+        words.put(("--data-parallel-rpc-port", str(site.meeting_port)), site.meeting_reason)
+
+
+def _sglang(site: Site, rank: int, words: Words) -> None:
+    facts = site.nodes[rank].facts
+    if words.has("--kt-cpuinfer") and facts.physical_cores:
+        words.put(("--kt-cpuinfer", str(facts.physical_cores)), "physical cores found on the host")
+    if words.has("--kt-threadpool-count") and facts.numa_nodes:
+        words.put(("--kt-threadpool-count", str(facts.numa_nodes)), "NUMA nodes found on the host")
+    if site.deployment.has_api_key:
+        words.put((site.engine.api_key_flag, API_KEY), "this engine takes the key as an argument only: ps shows it")
+    if site.deployment.distributed_timeout:
+        words.put(("--dist-timeout", str(site.deployment.distributed_timeout)), "distributed_timeout in the inventory")
+
+
+def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, tuple[str, str]]:
+    """A node's variables with their layer."""
+    node = site.nodes[rank]
+    env = {name: (value.replace(INTERFACE, node.interface), "recipe") for name, value in rendering.env.items()}
+    if site.engine.name.startswith("vllm"):
+        if len(site.nodes) > 1:
+            env["VLLM_HOST_IP"] = (node.address, "site")
+        # above our own deadline, so that ours is the one that speaks
+        env["VLLM_ENGINE_READY_TIMEOUT_S"] = (str(round(site.load_deadline * 2)), "site")
+    env["HF_HUB_OFFLINE"] = ("1", "site")
+    for name, value in site.deployment.env.items():
+        env[name] = (value, "site")
+    return env
+
+
+ENV_REASONS = {
+    "GLOO_SOCKET_IFNAME": "the interface of the route between the nodes",
+    "NCCL_SOCKET_IFNAME": "the interface of the route between the nodes",
+    "VLLM_HOST_IP": "the address that this node offers to the others",
+    "VLLM_ENGINE_READY_TIMEOUT_S": "twice our own deadline, so that ours speaks first",
+    "HF_HUB_OFFLINE": "the weights lie in the model folder; nothing may be fetched at the start",
+    "VLLM_USE_RUST_FRONTEND": "the recipe's choice from vLLM 0.24.0 on",
+}
+"""Why a variable is set, for the plan's page."""

@@ -1,0 +1,101 @@
+"""Render a recipe for any engine: vLLM by its own rules, other servers by the recipe's `engines` part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bringup.base.errors import InputError
+from bringup.serving.plan import Argument
+from bringup.serving.recipes.render import (
+    HEAD,
+    INTERFACE,
+    Piece,
+    PoolRendering,
+    Rendering,
+    Request,
+    dedupe,
+    look_up,
+    matching,
+    render,
+)
+from bringup.serving.recipes.schema import EngineRecipe, Library, Recipe
+from bringup.serving.versions import parser_row
+
+MODEL = "$MODEL_PATH"
+
+
+def render_for(library: Library, recipe: Recipe, request: Request, engine: str, version: str, *,
+               model_path: str | None = None) -> Rendering:
+    """The recipe's layer for an engine of a version, parsers filled in from the table.
+
+    `model_path` None leaves the model as the recipe names it: its id for vLLM, /path/to/NAME for the others.
+    Raises InputError when the recipe does not know the engine or the combination's names.
+    """
+    if engine == "vllm":
+        rendering = render(library, recipe, request)
+        path = model_path or rendering.command[2]
+        rendering = replace(rendering, command=(*rendering.command[:2], path))
+    else:
+        part = recipe.engines.get(engine)
+        if part is None:
+            known = ", ".join(["vllm", *recipe.engines])
+            raise InputError(f"the recipe {recipe.name} does not say how {engine} serves it", expected=known,
+                             where=recipe.origin)
+        rendering = _render_sglang(library, recipe, request, part)
+        path = model_path or f"/path/to/{recipe.model_id.split('/')[-1]}"
+    return fill(rendering, {
+        MODEL: (path, ""),
+        "$TOOL_PARSER": _parser(engine, "tool", version),
+        "$REASONING_PARSER": _parser(engine, "reasoning", version),
+    })
+
+
+def _parser(engine: str, kind: str, version: str) -> tuple[str, str]:
+    row = parser_row(engine, kind, version)
+    return row.use, row.why
+
+
+def fill(rendering: Rendering, values: Mapping[str, tuple[str, str]]) -> Rendering:
+    """Put values in the place of whole words; a value's reason joins the argument's."""
+    nodes = tuple(tuple(_fill(argument, values) for argument in node) for node in rendering.nodes)
+    return replace(rendering, nodes=nodes, prefill=_fill_pool(rendering.prefill, values),
+                   decode=_fill_pool(rendering.decode, values))
+
+
+def _fill_pool(pool: PoolRendering | None, values: Mapping[str, tuple[str, str]]) -> PoolRendering | None:
+    if pool is None:
+        return None
+    return replace(pool, arguments=tuple(_fill(argument, values) for argument in pool.arguments))
+
+
+def _fill(argument: Argument, values: Mapping[str, tuple[str, str]]) -> Argument:
+    reasons = [argument.reason, *(values[word][1] for word in argument.words if word in values)]
+    words = tuple(values[word][0] if word in values else word for word in argument.words)
+    return replace(argument, words=words, reason="; ".join(reason for reason in reasons if reason))
+
+
+def _render_sglang(library: Library, recipe: Recipe, request: Request, part: EngineRecipe) -> Rendering:
+    parts = look_up(library, replace(recipe, features=part.features), request)
+    nodes = request.nodes if parts.strategy.deploy_type == "multi_node" else 1
+    tp = parts.hardware.gpu_count * nodes
+    asked = set(request.features)
+    env = dict(part.env)
+    if nodes > 1:
+        env.update({"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE})
+    overrides = matching(part.hardware_overrides, parts.hardware)
+    for _, override in overrides:
+        env.update(override.env)
+    rendered = []
+    for rank in range(nodes):
+        pieces = [Piece(tuple(str(tp) if word == "$TP" else word for word in part.args), f"recipe for {part.engine}")]
+        if nodes > 1:
+            pieces.append(Piece(("--nnodes", str(nodes), "--node-rank", str(rank), "--dist-init-addr", f"{HEAD}:20000"),
+                                f"strategy {parts.strategy.name}"))
+        pieces += [Piece(override.args, f"hardware {name}") for name, override in overrides]
+        pieces += [Piece(feature.args, f"feature {feature.key}") for feature in parts.features]
+        pieces += [Piece(closing.args, f"recipe for {part.engine}") for closing in part.closing
+                   if closing.feature is None or closing.feature in asked]
+        rendered.append(dedupe(pieces))
+    command = ("python", "-m", "sglang.launch_server")
+    return Rendering(request, parts.strategy.deploy_type, command, tuple(rendered), env, tp=tp)
