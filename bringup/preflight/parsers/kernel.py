@@ -1,0 +1,93 @@
+"""The kernel log and its modules: Xid, SXid, narrow PCIe links, link flaps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bringup.preflight.parsers.text import bus, plain
+
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)$")
+_SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)?,?\s*(.*)$")
+_SECONDS = re.compile(r"^\[\s*(\d+\.\d+)\]")
+_NARROW = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): (\S+ Gb/s) available PCIe bandwidth, "
+                     r"limited by (.+?) at (\S+) \(capable of (\S+ Gb/s)")
+_FLAP = re.compile(r"\b(ib\d+|ibp\w+|mlx5_\d+|rdma\d+|roce\w+): .*?(lost carrier|link down)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Xid:
+    """An Xid of the driver. `at` is seconds since boot, None where the log has no such stamp."""
+
+    bus: str
+    code: int
+    text: str
+    at: float | None
+
+
+@dataclass(frozen=True)
+class SXid:
+    """An error of an NVSwitch."""
+
+    switch: str
+    code: int
+    fatal: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """What a kernel log holds that matters to accelerators and their links."""
+
+    lines: int
+    xids: tuple[Xid, ...]
+    sxids: tuple[SXid, ...]
+    narrow: tuple[tuple[str, str], ...]  # device, what the kernel said
+    slot_power: tuple[str, ...]
+    unplugged: tuple[str, ...]
+    flaps: Mapping[str, int]
+    segfaults: tuple[str, ...]
+    hung: tuple[str, ...]
+
+
+def parse(text: str) -> KernelLog:
+    """Read dmesg, `journalctl -k` or /dev/kmsg text; an empty log is an empty log."""
+    xids: list[Xid] = []
+    sxids: list[SXid] = []
+    narrow: list[tuple[str, str]] = []
+    power: list[str] = []
+    unplugged: list[str] = []
+    flaps: dict[str, int] = {}
+    segfaults: list[str] = []
+    hung: list[str] = []
+    lines = plain(text).splitlines()
+    for line in lines:
+        if match := _XID.search(line):
+            stamp = _SECONDS.match(line)
+            xids.append(Xid(bus(match.group(1)), int(match.group(2)), match.group(3).strip(),
+                            float(stamp.group(1)) if stamp else None))
+        elif match := _SXID.search(line):
+            # the driver repeats an SXid with its raw data: that line has no word for how bad it is
+            if match.group(4):
+                sxids.append(SXid(match.group(1), int(match.group(3)), match.group(4) == "Fatal", match.group(5)))
+        elif match := _NARROW.search(line):
+            narrow.append((match.group(1), f"{match.group(2)}, limited by {match.group(3)} at {match.group(4)} "
+                                           f"(capable of {match.group(5)})"))
+        elif "insufficient power on the PCIe slot" in line:
+            power.append(line.strip())
+        elif "Cable unplugged" in line:
+            unplugged.append(line.strip())
+        elif "segfault at" in line and "libnccl" in line:
+            segfaults.append(line.strip())
+        elif "blocked for more than" in line and "task " in line:
+            hung.append(line.strip())
+        if match := _FLAP.search(line):
+            flaps[match.group(1)] = flaps.get(match.group(1), 0) + 1
+    return KernelLog(len(lines), tuple(xids), tuple(sxids), tuple(narrow), tuple(power), tuple(unplugged), flaps,
+                     tuple(segfaults), tuple(hung))
+
+
+def modules(text: str) -> frozenset[str]:
+    """Names of loaded modules out of /proc/modules or lsmod."""
+    return frozenset(line.split()[0] for line in text.splitlines() if line.split() and not line.startswith("Module "))

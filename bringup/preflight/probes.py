@@ -1,0 +1,220 @@
+"""The probes: what is asked of a host, how long it may take, and what a recording may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One question to a host: a command (`argv`), files (`read`, globs) or a question of the agent (`ask`).
+
+    `deadline` is seconds. `platform` is any, nvidia, ascend, amd or rdma. `root` says that without root the answer is
+    incomplete; such a probe is skipped with that reason where `needs_root` and asked anyhow where not. `live` probes
+    are asked of the host itself even where a recording answers the rest. `limit` is bytes kept; `tail` keeps the end.
+    """
+
+    id: str
+    argv: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    ask: str = ""
+    deadline: float = 15.0
+    platform: str = "any"
+    tier: str = "fast"
+    needs_root: bool = False
+    live: bool = False
+    limit: int = 0
+    tail: bool = False
+
+    def request(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The probe as the host's module takes it; `given` are the values of a question."""
+        out: dict[str, Any] = {"id": self.id, "deadline": self.deadline}
+        if self.argv:
+            out["argv"] = list(self.argv)
+        elif self.read:
+            out["read"] = list(self.read)
+        else:
+            out["ask"] = self.ask
+            out["with"] = dict(given)
+        if self.limit:
+            out["limit"] = self.limit
+        if self.tail:
+            out["keep"] = "tail"
+        return out
+
+    @property
+    def shown(self) -> str:
+        """The command, the files or the question, as a person reads it."""
+        return " ".join(self.argv) if self.argv else ", ".join(self.read) if self.read else f"asks for {self.ask}"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What the plan makes the probes ask: peers by name and address, paths, the model's folder, the account."""
+
+    names: Sequence[str] = ()
+    peers: Mapping[str, str] = field(default_factory=dict)
+    paths: Sequence[str] = ()
+    run_paths: Sequence[str] = ()
+    model_path: str = ""
+    user: str = ""
+    root: str = "/opt/bringup"
+    interpreters: Sequence[str] = ()
+
+    def given(self, ask: str) -> dict[str, Any]:
+        """The values of one question."""
+        values: dict[str, dict[str, Any]] = {
+            "names": {"names": list(self.names)},
+            "reach": {"peers": dict(self.peers)},
+            "disk": {"paths": list(self.paths)},
+            "execute": {"paths": list(self.run_paths)},
+            "weights": {"path": self.model_path},
+            "account": {"user": self.user},
+        }
+        return values.get(ask, {})
+
+
+def _smi(name: str, *words: str, deadline: float = 25.0) -> Probe:
+    return Probe(name, argv=("nvidia-smi", *words), platform="nvidia", deadline=deadline)
+
+
+_NVIDIA = (
+    _smi("nvidia.q", "-q"),
+    _smi("nvidia.version", "--version"),
+    _smi("nvidia.list", "-L"),
+    _smi("nvidia.nvlink", "nvlink", "-s"),
+    _smi("nvidia.nvlink_errors", "nvlink", "-e"),
+    _smi("nvidia.topo", "topo", "-m"),
+    _smi("nvidia.p2p", "topo", "-p2p", "r"),
+    _smi("nvidia.apps", "--query-compute-apps=gpu_bus_id,pid,used_gpu_memory,process_name", "--format=csv,noheader"),
+    _smi("nvidia.remap", "--query-remapped-rows=gpu_bus_id,remapped_rows.correctable,remapped_rows.uncorrectable,"
+         "remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader"),
+    Probe("nvidia.module", read=("/proc/driver/nvidia/version", "/sys/module/nvidia/version"), platform="nvidia"),
+    Probe("nvidia.gpus_proc", read=("/proc/driver/nvidia/gpus/*/information",), platform="nvidia"),
+    Probe("nvidia.fabricmanager", argv=(
+        "systemctl", "show", "nvidia-fabricmanager.service", "--no-pager",
+        "--property=LoadState,ActiveState,SubState,UnitFileState,ExecMainStatus"), platform="nvidia"),
+    Probe("nvidia.fabricmanager_version", argv=("nv-fabricmanager", "--version"), platform="nvidia"),
+    Probe("nvidia.fabricmanager_log", argv=(
+        "journalctl", "-u", "nvidia-fabricmanager.service", "-n", "40", "--no-pager", "-o", "cat"), platform="nvidia"),
+    Probe("nvidia.persistenced", argv=(
+        "systemctl", "show", "nvidia-persistenced.service", "--no-pager", "--property=LoadState,ActiveState"),
+        platform="nvidia"),
+    Probe("nvidia.nvcc", argv=("nvcc", "--version"), platform="nvidia"),
+    Probe("nvidia.module_disk", argv=("modinfo", "-F", "version", "nvidia"), platform="nvidia"),
+)
+
+_RDMA = (
+    Probe("rdma.sysfs", read=(
+        "/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state",
+        "/sys/class/infiniband/*/ports/*/rate", "/sys/class/infiniband/*/ports/*/link_layer",
+        "/sys/class/infiniband/*/fw_ver", "/sys/class/infiniband/*/hca_type",
+        "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs/*", "/sys/class/infiniband/*/ports/*/gid_attrs/types/*",
+        "/sys/class/infiniband/*/ports/*/gids/*", "/sys/class/infiniband/*/ports/*/counters/link_downed",
+        "/sys/class/infiniband/*/ports/*/counters/symbol_error", "/sys/class/infiniband/*/device/numa_node"),
+        platform="rdma"),
+    Probe("rdma.ibstat", argv=("ibstat",), platform="rdma"),
+    Probe("rdma.devinfo", argv=("ibv_devinfo",), platform="rdma"),
+)
+
+_ASCEND = (
+    Probe("ascend.info", argv=("npu-smi", "info"), platform="ascend", deadline=40),
+    Probe("ascend.map", argv=("npu-smi", "info", "-m"), platform="ascend", deadline=40),
+    Probe("ascend.driver", read=("/usr/local/Ascend/driver/version.info",), platform="ascend"),
+    Probe("ascend.firmware", read=("/usr/local/Ascend/firmware/version.info",), platform="ascend"),
+    Probe("ascend.cann", read=(
+        "/usr/local/Ascend/ascend-toolkit/latest/*/ascend_toolkit_install.info",
+        "/usr/local/Ascend/ascend-toolkit/latest/ascend_toolkit_install.info",
+        "/usr/local/Ascend/cann*/*/ascend_toolkit_install.info"), platform="ascend"),
+    Probe("ascend.install", read=("/etc/ascend_install.info",), platform="ascend"),
+    Probe("ascend.hccn_conf", read=("/etc/hccn.conf",), platform="ascend"),
+    Probe("ascend.spod", argv=("npu-smi", "info", "-t", "spod-info", "-i", "0", "-c", "0"), platform="ascend"),
+    *(Probe(f"hccn.{name}", argv=("sh", "-c", f"""command -v hccn_tool >/dev/null 2>&1 || exit 127
+for d in /dev/davinci[0-9]*; do i=${{d#/dev/davinci}}; echo "== $i"; hccn_tool -i "$i" -{name} -g 2>&1; done"""),
+            platform="ascend", deadline=60)
+      for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect")),
+)
+
+_AMD = (
+    Probe("amd.smi", argv=("rocm-smi",), platform="amd", deadline=30),
+    Probe("amd.version", read=("/sys/module/amdgpu/version", "/opt/rocm/.info/version"), platform="amd"),
+)
+
+_HOST = (
+    Probe("host.pci", ask="pci"),
+    Probe("host.devices", ask="devices"),
+    Probe("host.kernel_log", argv=("dmesg",), limit=2 << 20, tail=True),
+    Probe("host.modules", read=("/proc/modules",)),
+    Probe("host.kernel", read=("/proc/sys/kernel/osrelease",)),
+    Probe("host.os", read=("/etc/os-release",)),
+    Probe("host.cmdline", read=("/proc/cmdline",)),
+    Probe("host.uptime", read=("/proc/uptime",)),
+    Probe("host.meminfo", read=("/proc/meminfo",)),
+    Probe("host.swaps", read=("/proc/swaps",)),
+    Probe("host.cpu", argv=("lscpu",)),
+    Probe("host.governor", read=("/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",)),
+    Probe("host.clocksource", read=("/sys/devices/system/clocksource/clocksource0/current_clocksource",)),
+    Probe("host.settings", read=(
+        "/proc/sys/vm/swappiness", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/numa_balancing",
+        "/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/vm/max_map_count", "/proc/sys/fs/file-max")),
+    Probe("host.numa", read=("/sys/devices/system/node/node*/meminfo", "/sys/devices/system/node/node*/cpulist")),
+    Probe("host.virtual", argv=("systemd-detect-virt",)),
+    Probe("host.limits", read=("/proc/self/limits",)),
+    Probe("host.manager_limits", argv=(
+        "systemctl", "show", "--no-pager", "--property=DefaultLimitMEMLOCK,DefaultLimitNOFILE")),
+    Probe("host.units", argv=(
+        "systemctl", "show", "bringup*", "--no-pager",
+        "--property=Id,ActiveState,SubState,MainPID,LimitMEMLOCK,LimitNOFILE,User,ControlGroup")),
+    Probe("host.docker", argv=("docker", "info"), deadline=10),
+    Probe("host.pci_acs", argv=("sh", "-c", "command -v lspci >/dev/null || exit 127; "
+                                "lspci -vvv 2>/dev/null | grep -E '^[0-9a-f]+:|^[0-9a-f]{4}:|ACSCtl:'"),
+          needs_root=True, deadline=20),
+    Probe("host.logind", read=("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d/*.conf")),
+    Probe("host.apt_hold", argv=("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want}\n",
+                                 "nvidia-driver-*", "nvidia-fabricmanager*", "nvidia-dkms-*")),
+    Probe("time.chrony", argv=("chronyc", "-n", "tracking"), deadline=8),
+    Probe("time.timedatectl", argv=("timedatectl",), deadline=8),
+    Probe("time.timesync", argv=("timedatectl", "timesync-status", "--no-pager"), deadline=8),
+)
+
+_LIVE = (
+    Probe("net.hosts_file", read=("/etc/hosts",), live=True),
+    Probe("net.names", ask="names", deadline=12, live=True),
+    Probe("net.addresses", argv=("ip", "-o", "addr"), live=True),
+    Probe("net.links", read=("/sys/class/net/*/mtu", "/sys/class/net/*/operstate", "/sys/class/net/*/speed"),
+          live=True),
+    Probe("net.reach", ask="reach", deadline=16, live=True),
+    Probe("net.listeners", ask="listeners", live=True),
+    Probe("disk.room", ask="disk", live=True),
+    Probe("disk.execute", ask="execute", live=True),
+    Probe("disk.weights", ask="weights", deadline=60, live=True),
+    Probe("proc.processes", ask="processes", live=True),
+    Probe("proc.shm", ask="shared_memory", live=True),
+    Probe("proc.account", ask="account", live=True),
+)
+
+_PRIVATE = (
+    # whose answer belongs to the devices that a recording stands for
+    Probe("proc.holders", ask="holders"),
+)
+
+PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, *_PRIVATE)
+"""Every probe that preflight knows, in the order of a capture."""
+
+BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in PROBES}
+
+
+def ours(root: str) -> Probe:
+    """The records of the engine processes that we keep under a host's bringup_root."""
+    return Probe("proc.records", read=(f"{root}/processes/*/record.json",), live=True)
+
+
+def chosen(*, platform: str | None, tier: str = "fast", root: str = "/opt/bringup", only_live: bool = False
+           ) -> list[Probe]:
+    """The probes for a host. `platform` None asks for all platforms (the tools that are not there say so at once)."""
+    tiers = {"fast"} if tier == "fast" else {"fast", "deep"}
+    return [probe for probe in (*PROBES, ours(root))
+            if probe.tier in tiers and (not only_live or probe.live)
+            and (platform is None or probe.platform in ("any", "rdma", platform))]
