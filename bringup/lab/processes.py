@@ -84,7 +84,7 @@ def recorded(machine: Path) -> list[Process]:
     for name in launch.names(str(machine)):
         record = launch.Place(str(machine), name).read()
         members = [seen["pid"] for seen in proc.of_session(record)]
-        if proc.alive(record.get("keeper") or 0, record.get("keeper_ticks")):
+        if record.get("boot_id") == boot_id() and proc.alive(record.get("keeper") or 0, record.get("keeper_ticks")):
             members.append(record["keeper"])
         found += [process for pid in members if (process := read(pid)) is not None]
     return found
