@@ -122,7 +122,7 @@ def _place(task, args, dest, content, same, made, keep, new_mode):
 
 
 def make_folders(task, args, folder):
-    """Make the missing folders down to `folder`, owner, group and directory_mode set. Returns whether any was missing."""
+    """Make the missing folders down to `folder`, owner, group and directory_mode set; whether any was missing."""
     missing = []
     while folder and not os.path.isdir(folder):
         missing.append(folder)

@@ -51,16 +51,26 @@ META: Mapping[str, Mapping[str, Any]] = {
 
 _HOST: tuple[tuple[str, str, bool, str], ...] = (
     # name, agent module, reads only, help
+    ("blockinfile", "blockinfile", False, "keep a marked block of lines in a file"),
     ("command", "command", False, "run a program, no shell between"),
     ("copy", "copy", False, "put a file, a folder or a text on the host"),
     ("file", "file", False, "files, folders, links: presence, mode, owner"),
+    ("group", "group", False, "a group of accounts"),
     ("lineinfile", "lineinfile", False, "keep one line in a file"),
+    ("package", "package", False, "distribution packages, by apt-get or dnf"),
     ("ping", "ping", True, "answer, to show that modules run"),
     ("replace", "replace", False, "replace what a pattern matches in a file"),
+    ("setup", "setup", True, "gather facts of the host"),
     ("shell", "shell", False, "run a line through a shell"),
     ("slurp", "slurp", True, "the content of a file of the host, base64"),
     ("stat", "stat", True, "what a path is"),
+    ("sysctl", "sysctl", False, "a kernel parameter and its line in sysctl.conf"),
+    ("systemd_service", "systemd_service", False, "a systemd unit: running, enabled, masked"),
+    ("tempfile", "tempfile", False, "a temporary file or folder"),
     ("template", "template", False, "put a rendered Jinja2 template on the host"),
+    ("uri", "uri", False, "ask a web service"),
+    ("user", "user", False, "an account"),
+    ("wait_for", "wait_for", True, "wait for a port, a file or a text in it"),
 )
 
 _ALIASES: Mapping[str, tuple[str, ...]] = {
