@@ -205,7 +205,7 @@ def _is_rank(process):
 
 
 def _prove(task, place):
-    """Whether this process of a release can start now: the program, the model's folder, the ports. Findings as texts."""
+    """Whether this process of a release can start now: the program, the model's folder, the ports."""
     document = task.args.get("launch") or launch.load(place, task.args["release"])
     problems = []
     program = document["argv"][0]

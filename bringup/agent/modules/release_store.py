@@ -40,7 +40,7 @@ def run(task):
             "launch": _launch}[task.args["action"]](task)
 
 
-def canonical(identity):
+def canonical(identity: object) -> bytes:
     """The text whose SHA-256 names a release."""
     return json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 

@@ -1,4 +1,4 @@
-"""The launch file of a release on a host, its shell script, and the folder where a process's record lies. Python 3.6."""
+"""The launch file of a release on a host, its script, and where a process's record lies. Python 3.6."""
 
 import os
 import pwd

@@ -1,0 +1,104 @@
+"""The first cause among lines of several nodes, from lines that real engines print."""
+
+from __future__ import annotations
+
+import pytest
+
+from bringup.serving.causes import first_cause
+from bringup.serving.signs import Signs, rank_gaps, rank_mismatches, tensor_parallel_of
+
+ECHO = "RuntimeError: Engine core initialization failed. See root cause above."
+CLOSED = "gloo/transport/tcp/pair.cc:534 Connection closed by peer [198.18.0.12]:33811"
+
+
+@pytest.mark.parametrize(("line", "key", "lies_in"), [
+    ("OSError: [Errno 98] Address already in use", "port", "host"),
+    ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+     "port: 29555, useIpv6: false, code: -98, name: EADDRINUSE", "port", "host"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "memory.device", "release"),
+    ("ValueError: No available memory for the cache blocks. Try increasing gpu_memory_utilization", "memory.kv",
+     "release"),
+    ("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
+     "Connection refused, remote=[127.0.1.1]:41733", "loopback", "host"),
+    ("RuntimeError: Unable to find address for: eth9", "interface", "host"),
+    ("vllm: error: argument --reasoning-parser: invalid choice: 'glm47'", "parser", "release"),
+    ("launch_server.py: error: unrecognized arguments: --kt-method FP8", "flag", "release"),
+    ("ValueError: The checkpoint you are trying to load has model type `glm_moe_dsa` but Transformers does not "
+     "recognize this architecture.", "model.type", "release"),
+    ("RuntimeError: CUDA error 802: system not yet initialized", "fabric", "host"),
+    ("torch.distributed.DistStoreError: Timed out after 41 seconds waiting for clients. 1/2 clients joined.",
+     "rendezvous", "unknown"),
+])
+def test_known_lines(line: str, key: str, lies_in: str) -> None:
+    cause = first_cause({"gpu01": [(10.0, "INFO loading"), (11.0, line), (12.0, ECHO)]}, {})
+    assert cause is not None
+    assert (cause.key, cause.lies_in, cause.host) == (key, lies_in, "gpu01")
+    assert cause.evidence == line
+
+
+def test_a_cause_on_a_worker_goes_before_the_earlier_echo_on_the_head() -> None:
+    cause = first_cause({"gpu01": [(11.0, CLOSED), (12.0, ECHO)],
+                         "gpu02": [(11.5, "torch.OutOfMemoryError: CUDA out of memory.")]}, {})
+    assert cause is not None and (cause.host, cause.key) == ("gpu02", "memory.device")
+
+
+def test_the_earlier_of_two_causes() -> None:
+    cause = first_cause({"gpu01": [(12.0, "OSError: [Errno 98] Address already in use")],
+                         "gpu02": [(11.0, "RuntimeError: Unable to find address for: eth9")]}, {})
+    assert cause is not None and cause.host == "gpu02"
+
+
+def test_without_a_known_line_the_first_to_end_is_named() -> None:
+    cause = first_cause({"gpu01": [(1.0, "INFO fine")], "gpu02": [(1.0, "INFO loading")]},
+                        {"gpu01": {"code": 1, "at": 30.0}, "gpu02": {"signal": 9, "code": None, "at": 20.0}})
+    assert cause is not None
+    assert (cause.host, cause.what, cause.evidence) == ("gpu02", "the process ended by signal 9", "INFO loading")
+
+
+def test_nothing_known_and_nothing_ended() -> None:
+    assert first_cause({"gpu01": [(1.0, "INFO fine")]}, {}) is None
+
+
+def test_ranks_are_counted_from_vllm_lines() -> None:
+    signs = {"gpu01": Signs(), "gpu02": Signs()}
+    for rank in (0, 1):
+        line = f"INFO parallel_state.py:1208] world_size=4 rank={rank} local_rank={rank} backend=nccl"
+        assert signs["gpu01"].read(line)
+        assert not signs["gpu01"].read(line)
+    signs["gpu02"].read("INFO world_size=4 rank=2 local_rank=0 distributed_init_method=tcp://198.18.0.11:29501")
+    wanted = {"gpu01": (0, 1), "gpu02": (2, 3)}
+    assert rank_gaps(signs, wanted) == ["gpu02: rank 3 never joined"]
+    signs["gpu02"].read("INFO world_size=4 rank=3 local_rank=1")
+    assert rank_gaps(signs, wanted) == []
+
+
+def test_a_wrong_rank_and_another_world_size_are_findings() -> None:
+    signs = {"gpu01": Signs(), "gpu02": Signs()}
+    signs["gpu01"].read("world_size=2 rank=0 local_rank=0")
+    signs["gpu02"].read("world_size=8 rank=5 local_rank=0")
+    wanted = {"gpu01": (0,), "gpu02": (1,)}
+    assert rank_mismatches(signs, wanted, 2) == [
+        "gpu02 was started for 8 ranks, the replica has 2", "gpu02 took rank 5, meant for it: 1"]
+    assert rank_gaps(signs, wanted) == ["gpu02: rank 1 never joined"]
+
+
+def test_sglang_lines_count_by_tensor_and_pipeline_rank() -> None:
+    signs = Signs(tensor_parallel=8)
+    signs.read("[2026-11-30 12:00:00 TP3] Init torch distributed begin.")
+    signs.read("[2026-11-30 12:00:00 PP1 TP3] Init torch distributed begin.")
+    assert signs.ranks == {3, 11}
+
+
+def test_progress_is_a_further_shard_or_a_new_kind_of_line_not_a_repeated_one() -> None:
+    signs = Signs()
+    assert signs.read("Loading safetensors checkpoint shards:  72% Completed | 118/163 [10:00<02:00]")
+    assert signs.told == "loading 118/163 shards"
+    assert not signs.read("Loading safetensors checkpoint shards:  72% Completed | 118/163 [10:05<02:05]")
+    assert signs.read("Loading safetensors checkpoint shards:  73% Completed | 119/163 [10:09<02:00]")
+    assert signs.read("waiting for the engine, 10 s")
+    assert not signs.read("waiting for the engine, 20 s")
+
+
+@pytest.mark.parametrize(("argv", "size"), [(["-tp", "8"], 8), (["--tensor-parallel-size=16"], 16), (["x"], 1)])
+def test_tensor_parallel_of_a_command_line(argv: list[str], size: int) -> None:
+    assert tensor_parallel_of(argv) == size
