@@ -44,10 +44,13 @@ class Draft:
         if host is None:
             host = self.hosts[name] = Host(name, YamlMap(origin), origin=origin, source=self.source)
             self._one_localhost(name, origin)
-        if port is not None:
-            typed = YamlMap(origin)
-            typed["ansible_port"] = port
-            self.set_host(name, typed, origin)
+            if port is not None:
+                typed = YamlMap(origin)
+                typed["ansible_port"] = port
+                self.set_host(name, typed, origin)
+        elif port is not None and host.vars.get("ansible_port") != port:
+            self.warnings.append((origin, f"the port {port} of `{name}` is not taken: it counts only where the host "
+                                          "is named first; write ansible_port"))
         if group is not None and group not in host.groups:
             host.groups.append(group)
             self.groups[group].hosts.append(name)

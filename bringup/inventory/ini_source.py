@@ -12,7 +12,7 @@ from typing import Any
 from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
-from bringup.base.yaml import YamlMap
+from bringup.base.yaml import UnsafeText, YamlMap
 from bringup.inventory.draft import Draft, check_name
 from bringup.inventory.problems import Problems
 from bringup.inventory.ranges import expand
@@ -172,7 +172,12 @@ def _cuts_a_word(text: str) -> bool:
 def put(out: YamlMap, key: str, text: str, origin: Origin) -> None:
     """Set a variable from its text: a Python literal where it is one, else the text. Raises InputError."""
     value = literal(text, origin)
-    out[key] = IniText(value, origin) if isinstance(value, str) else value
+    if isinstance(value, bytes):
+        # Ansible keeps such a text from its templates
+        value = UnsafeText(value.decode("utf-8", "surrogateescape"), origin)
+    elif isinstance(value, str):
+        value = IniText(value, origin)
+    out[key] = value
     out.key_origins[key] = out.value_origins[key] = origin
     if not isinstance(value, (str, list, dict)):
         out.value_texts[key] = text
@@ -188,7 +193,7 @@ def literal(text: str, origin: Origin | None = None) -> Any:
         return text
     except (TypeError, MemoryError, RecursionError) as error:
         raise InputError(f"the value `{text}` cannot be read: {error}", where=origin) from None
-    return _plain(value)
+    return value if isinstance(value, bytes) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

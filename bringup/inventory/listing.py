@@ -27,15 +27,14 @@ def as_list(inventory: Inventory, hosts: Sequence[str] | None = None) -> dict[st
     chosen = set(inventory.hosts if hosts is None else hosts)
     out: dict[str, Any] = {}
     _add_group(inventory, inventory.groups["all"], chosen, out, set())
-    hostvars = {name: as_host(inventory, name) for name in inventory.hosts if name in chosen}
+    hostvars = {name: _merged(inventory, name, marked=True) for name in inventory.hosts if name in chosen}
     out["_meta"] = {"hostvars": {name: own for name, own in hostvars.items() if own}, "profile": "inventory_legacy"}
     return out
 
 
 def as_host(inventory: Inventory, host: str) -> dict[str, Any]:
     """The shape of `ansible-inventory --host`: the merged variables."""
-    merged = inventory.variables(host)
-    return {str(key): plain(value) for key, value in merged.items() if key not in MAGIC}
+    return _merged(inventory, host, marked=False)
 
 
 def as_graph(inventory: Inventory, group: str = "all") -> list[str]:
@@ -56,23 +55,28 @@ def as_table(inventory: Inventory, hosts: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON holds it: dates as texts, vaulted and unsafe texts marked as Ansible marks them."""
+def plain(value: Any, *, marked: bool = False) -> Any:
+    """A value as JSON holds it: dates as texts, vaulted texts (and `marked` unsafe ones) as Ansible marks them."""
     if isinstance(value, VaultedText):
         return {"__ansible_vault": str(value)}
-    if isinstance(value, UnsafeText):
+    if isinstance(value, UnsafeText) and marked:
         return {"__ansible_unsafe": str(value)}
     if isinstance(value, Secret):
         return value.reveal()
     if isinstance(value, Mapping):
-        return {_key(key): plain(item) for key, item in value.items()}
+        return {_key(key): plain(item, marked=marked) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [plain(item) for item in value]
+        return [plain(item, marked=marked) for item in value]
     if isinstance(value, (datetime.date, datetime.datetime)):
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(value) if isinstance(value, str) else value
+
+
+def _merged(inventory: Inventory, host: str, *, marked: bool) -> dict[str, Any]:
+    merged = inventory.variables(host)
+    return {str(key): plain(value, marked=marked) for key, value in merged.items() if key not in MAGIC}
 
 
 def _key(key: Any) -> str:

@@ -18,7 +18,7 @@ from bringup.inventory.draft import Draft
 from bringup.inventory.model import Inventory
 from bringup.inventory.problems import Problems
 from bringup.inventory.ranges import expand
-from bringup.inventory.values import surprises, wrong_values
+from bringup.inventory.values import learn_passwords, surprises, wrong_values
 from bringup.inventory.varfiles import VarFiles, read_text, shown
 
 DEFAULT = "lab"
@@ -150,7 +150,9 @@ def _check(inventory: Inventory) -> None:
         layers += [files.host(name) for name in inventory.hosts]
         inventory.warnings += files.warnings
         inventory.warnings += files.strangers(list(inventory.groups), list(inventory.hosts))
+    layers.append(inventory.extra_vars)
     for variables in layers:
+        learn_passwords(variables)
         for error in wrong_values(variables):
             problems.add(error)
         inventory.warnings += surprises(variables)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bringup.base.errors import InputError
 from bringup.base.origin import Origin
+from bringup.base.secrets import SCRUBBER
 from bringup.base.text import nearest
 from bringup.base.vault import Vault
 from bringup.base.yaml import VaultedText, YamlList, YamlMap, YamlText, typed_text, value_origin
@@ -21,6 +22,8 @@ _TRUE = ("true", "yes", "on", "1", "y", "t")
 _FALSE = ("false", "no", "off", "0", "n", "f")
 _WORDS = ("yes", "no", "on", "off", "true", "false")
 _ADDRESSES = ("ansible_host", "ansible_ssh_host", "cluster_address")
+_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_become_password",
+              "ansible_become_pass", "ansible_sudo_pass")
 _PORTS = ("ansible_port", "ansible_ssh_port")
 
 
@@ -92,6 +95,15 @@ def wrong_values(variables: Mapping[Any, Any]) -> Iterator[InputError]:
                 number_of(variables, key, least=1, most=65535)
             except InputError as error:
                 yield error
+
+
+def learn_passwords(variables: Mapping[Any, Any]) -> None:
+    """Make passwords that stand in plain variables known to the scrubber."""
+    for key in _PASSWORDS:
+        if isinstance(variables.get(key), (str, int)) and not isinstance(variables[key], VaultedText):
+            text = typed_text(variables, key)
+            if not _TEMPLATE.search(text):
+                SCRUBBER.add(text)
 
 
 def surprises(variables: Mapping[Any, Any]) -> Iterator[tuple[Origin, str]]:
