@@ -34,6 +34,7 @@ class Live:
         self.since = time.monotonic()
         self.subjects: dict[str, str] = {}
         self.last: tuple[str, str, float] | None = None
+        self.spinner = Spinner("dots")
 
     def __call__(self, event: events.Event, /) -> None:
         with self.lock:
@@ -71,7 +72,8 @@ class Live:
             return Group()
         width = shutil.get_terminal_size((80, 24)).columns - 1
         head = f"{stage.name:14.30} {plural(len(stage.hosts), 'host'):13} {duration(time.monotonic() - self.since)}"
-        rows: list[Spinner | Text] = [Spinner("dots", text=Text(f"{head}   {task}"[: width - 2]))]
+        self.spinner.update(text=Text(f"{head}   {task}"[: width - 2]))
+        rows: list[Spinner | Text] = [self.spinner]
         shown = list(subjects.items())[-_SUBJECTS:]
         rows += [Text(SCRUBBER.text(f"    {name:16} {text}")[:width]) for name, text in shown]
         if len(subjects) > len(shown):
