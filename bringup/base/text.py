@@ -6,13 +6,22 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+_ALIKE = str.maketrans({"l": "1", "i": "1", "o": "0", "_": "-"})
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, or None when nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """The known name most like `name`, or None when nothing is near. Signs that look alike (l and 1) count as equal."""
+    names = list(known)
+    for other in names:
+        if other != name and _look(other) == _look(name):
+            return other
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return found[0] if found else None
+
+
+def _look(name: str) -> str:
+    return name.lower().translate(_ALIKE)
 
 
 def fold_hosts(names: Sequence[str]) -> str:
