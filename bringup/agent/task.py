@@ -73,20 +73,67 @@ class Task(object):
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, cwd=cwd, env=self.command_environment(environment), shell=shell,
+                stderr=subprocess.PIPE, cwd=cwd, env=self._marked(self.command_environment(environment)), shell=shell,
                 executable=executable, start_new_session=True)
         except OSError as error:
             raise Failure("cannot run %s: %s" % (argv if shell else argv[0], error.strerror or error),
                           rc=error.errno or 2, cmd=argv)
-        out, err, timed_out = _communicate(process, stdin, timeout, self.line if stream else None)
+        try:
+            out, err, timed_out = _communicate(process, stdin, timeout, self.line if stream else None)
+        except BaseException:
+            end_group(process)
+            raise
         return Completed(argv, process.returncode, out, err, time.time() - started, timed_out)
+
+
+    def _marked(self, environment):
+        """What a run waits for carries its id, so that nothing of it is overlooked when the run is taken over."""
+        if self.run_id:
+            environment["BRINGUP_RUN"] = self.run_id
+        return environment
+
+
+CAP = 1024 * 1024
+"""Bytes of a command's output that are kept from its beginning, and as many from its end."""
+
+
+class Capped(object):
+    """The beginning and the end of a stream of bytes, whatever its length."""
+
+    def __init__(self):
+        self.head = []
+        self.tail = []
+        self.head_size = 0
+        self.tail_size = 0
+        self.left_out = 0
+
+    def append(self, data):
+        if self.head_size < CAP:
+            part = data[:CAP - self.head_size]
+            self.head.append(part)
+            self.head_size += len(part)
+            data = data[len(part):]
+        if data:
+            self.tail.append(data)
+            self.tail_size += len(data)
+            while self.tail_size - len(self.tail[0]) >= CAP:
+                gone = self.tail.pop(0)
+                self.tail_size -= len(gone)
+                self.left_out += len(gone)
+
+    def text(self):
+        """Decoded with replacement."""
+        head, tail = b"".join(self.head), b"".join(self.tail)
+        if self.left_out:
+            head += ("\n[... %d bytes left out ...]\n" % self.left_out).encode()
+        return (head + tail).decode("utf-8", "replace")
 
 
 def _communicate(process, stdin, timeout, line):
     import selectors
     import threading
 
-    chunks = {"stdout": [], "stderr": []}
+    chunks = {"stdout": Capped(), "stderr": Capped()}
     partial = {"stdout": b"", "stderr": b""}
     if stdin is not None:
         data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8")
@@ -134,8 +181,7 @@ def _communicate(process, stdin, timeout, line):
         for name, rest in partial.items():
             if rest:
                 line(rest.decode("utf-8", "replace"), name)
-    return (b"".join(chunks["stdout"]).decode("utf-8", "replace"),
-            b"".join(chunks["stderr"]).decode("utf-8", "replace"), timed_out)
+    return chunks["stdout"].text(), chunks["stderr"].text(), timed_out
 
 
 def end_group(process, grace=5.0):

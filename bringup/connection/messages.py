@@ -103,6 +103,13 @@ class NotRun(Message):
 
 
 @dataclass(frozen=True)
+class Note(Message):
+    """Something a person should know of this host that is no failure (the journal's disk is full, ...)."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Lost(Message):
     """The connection ended while the session was open: no heartbeat, or cut. `running` is the task then under way."""
 

@@ -1,0 +1,668 @@
+"""The agent: one selector loop, no threads, the tasks in forked children. Python 3.6.
+
+Control frames from the controller (the number of the frame is the request's):
+    hello    run, operator, machine, root, password?, heartbeat, silence, grace, child?, address?
+    source   name, text: a file of the package that a task needs
+    task     module, args, segment, become, environment, timeout, check, diff, ignore_errors, no_log, digest
+    blob     digest, size, file: slices under the number `file` follow; or error
+    cancel   all?: the request of the frame's number, or everything
+    ping     heard?
+    note     entry: for the journal, from the agent that is this one's parent
+    close    end now
+To the controller: ready, started, result, notrun, want (digest), hb, note (text), stopping, stopped (by), bye.
+"""
+
+import os
+import pwd
+import select
+import signal
+import sys
+import time
+from collections import deque
+
+from bringup.agent import builtins, frames, processes
+from bringup.agent.blobs import Store
+from bringup.agent.elevate import DEADLINE, Elevated
+from bringup.agent.lock import state_folder
+from bringup.agent.wire import HIGH, Closed, Wire
+from bringup.agent.worker import fork
+
+TERM_GRACE = 5.0
+"""Seconds between TERM and KILL."""
+
+GIVE_UP = 3.0
+"""Seconds after KILL until a process that does not go is reported as stuck in the kernel."""
+
+READ, WRITE = select.POLLIN | select.POLLHUP | select.POLLERR, select.POLLOUT
+
+
+class Agent(object):
+    """Serves one controller over one wire, until it says close, is silent too long or the wire ends."""
+
+    def __init__(self, wire, sources, payload):
+        self.up = wire
+        self.sources = sources
+        self.payload = payload
+        self.extra = []
+        self.hello = {}
+        self.root = "/opt/bringup"
+        self.run_id = ""
+        self.uid = os.geteuid()
+        self.user = _name(self.uid)
+        self.queue = deque()
+        self.current = None
+        self.ending = None
+        self.failed = set()
+        self.workers = {}
+        self.children = {}
+        self.routes = {}
+        self.store = None
+        self.lock = None
+        self.journal = None
+        self.journal_child = None
+        self.stopping = None
+        self.told_stop = False
+        self.cut_at = None
+        self.done = False
+        self.heard = time.time()
+        self.record_heard = self.heard
+        self.next_beat = time.time()
+        self.next_look = time.time()
+
+    # the loop
+
+    def run(self):
+        """Returns the exit status."""
+        signal.signal(signal.SIGTERM, self._terminate)
+        while not self.done:
+            self.advance()
+            for wire in self.wires():
+                wire.flush()
+            self.wait()
+            self.tick()
+        self.shut_down()
+        return 0
+
+    def _terminate(self, number, frame):
+        self.cut("terminated")
+        if self.cut_at is not None:
+            self.cut_at = 0.0  # no grace for the task under way
+
+    def wires(self):
+        out = [] if self.cut_at is not None else [self.up]
+        out += [worker.wire for worker in self.workers.values()]
+        out += [child.wire for child in self.children.values() if child.wire is not None and child.state != "failed"]
+        return out
+
+    def wait(self):
+        """Wait for frames, at most until the next beat, and handle what came."""
+        poll = select.poll()
+        handlers = {}
+
+        def watch(wire, handler, may_read):
+            mask = (READ if may_read else 0)
+            if wire.waiting and wire.write_fd is not None and wire.write_fd != wire.read_fd:
+                poll.register(wire.write_fd, WRITE)
+            elif wire.waiting:
+                mask |= WRITE
+            if mask:
+                poll.register(wire.read_fd, mask)
+                handlers[wire.read_fd] = handler
+
+        calm = self.up.waiting < HIGH
+        if self.cut_at is None:
+            watch(self.up, self.on_controller, True)
+        for worker in self.workers.values():
+            watch(worker.wire, lambda w=worker: self.on_worker(w), calm)
+        for child in self.children.values():
+            if child.state == "failed":
+                continue
+            watch(child.wire, lambda c=child: self.on_child(c), calm)
+            if child.error_fd is not None:
+                poll.register(child.error_fd, READ)
+                handlers[child.error_fd] = lambda c=child: self.on_child_errors(c)
+        for fd, mask in poll.poll(self.patience() * 1000):
+            if fd in handlers and mask & READ:
+                handlers[fd]()
+
+    def patience(self):
+        """Seconds until something is due."""
+        now = time.time()
+        due = [self.next_beat, now + 1.0]
+        if self.ending is not None or self.cut_at is not None:
+            due.append(now + 0.02)
+        if self.current is not None:
+            if self.current["deadline"] is not None:
+                due.append(self.current["deadline"])
+            if self.current["kind"] == "builtin":
+                due.append(now + 0.1)
+        return max(0.0, min(due) - now)
+
+    def tick(self):
+        now = time.time()
+        if now >= self.next_beat:
+            self.next_beat = now + float(self.hello.get("heartbeat", 5.0))
+            self.send({"t": "hb"})
+            for child in self.children.values():
+                child.send(frames.control({"t": "ping", "heard": self.record_heard}))
+        if self.cut_at is None and now - self.heard > float(self.hello.get("silence", 60.0)):
+            self.cut("silence")
+        if self.up.broken:
+            self.cut("broken")
+        if self.lock is not None:
+            self.lock.refresh(self.record_heard)
+            if now >= self.next_look:
+                self.next_look = now + 0.5
+                self.look_for_stop()
+        if self.journal is not None:
+            self.journal.sync(force=self.current is None and not self.queue)
+        for child in list(self.children.values()):
+            if child.state == "starting" and now > child.deadline:
+                child.fail("sudo did not come up within %d s" % DEADLINE, "try `sudo -u %s true` there" % child.account)
+        self.tend_current(now)
+        if self.cut_at is not None and self.current is None and not self.ending:
+            self.done = True
+
+    def tend_current(self, now):
+        if self.ending is not None:
+            self.tend_ending(now)
+            return
+        current = self.current
+        if current is None:
+            return
+        if current["kind"] == "builtin":
+            self.step_builtin()
+        elif current["deadline"] is not None and now >= current["deadline"] and current["kind"] == "worker":
+            seconds = current["message"].get("timeout")
+            self.end_worker({"failed": True, "timed_out": True, "msg": "did not end within %g s" % seconds})
+        elif self.cut_at is not None and now > self.cut_at + float(self.hello.get("grace", 60.0)):
+            if current["kind"] == "worker":
+                self.end_worker({"failed": True, "msg": "ended: the session was cut", "cut": True})
+            elif current["kind"] == "child" and current["child"].state == "failed":
+                self.current = None
+
+    # what the controller says
+
+    def on_controller(self):
+        try:
+            received = self.up.read()
+        except (Closed, frames.BadFrame):
+            self.cut("end")
+            return
+        if received:
+            self.heard = time.time()
+            if not self.hello.get("child"):
+                self.record_heard = self.heard
+        for kind, number, payload in received:
+            if kind == frames.SLICE:
+                self.on_slice(number, payload)
+            elif kind == frames.CONTROL:
+                self.on_control(number, frames.message(payload))
+
+    def on_control(self, number, message):
+        getattr(self, "do_" + message["t"].replace("-", "_"))(number, message)
+
+    def do_hello(self, number, message):
+        self.hello = message
+        self.root = message["root"]
+        self.run_id = message["run"]
+        self.store = Store(state_folder(self.root))
+        self.next_beat = time.time() + float(message.get("heartbeat", 5.0))
+
+    def do_source(self, number, message):
+        self.sources[message["name"]] = message["text"]
+        self.extra.append(message["name"])
+        frame = frames.control(message)
+        for worker in self.workers.values():
+            worker.wire.send(frame)
+        for child in self.children.values():
+            child.send(frame)
+
+    def do_task(self, number, message):
+        message["id"] = number
+        if self.stopping is not None or self.cut_at is not None:
+            self.send({"t": "notrun"}, number)
+            return
+        self.queue.append(message)
+        self.child_for(message.get("become"))  # sudo comes up while earlier tasks run
+
+    def do_blob(self, number, message):
+        become = message.get("become")
+        child = self.child_for(become)
+        if child is not None:
+            own = child.account == become
+            child.send(frames.control(dict(message, become=None if own else become), number))
+            if message["size"] and not message.get("error"):
+                self.routes[message["file"]] = [child, message["size"]]
+            return
+        uid = self.uid
+        if become and become != self.user:
+            try:
+                uid = pwd.getpwnam(become).pw_uid
+            except KeyError:
+                uid = self.uid  # the task itself tells that there is no such account
+        if message.get("error"):
+            self.store.refuse(message["digest"], uid, message["error"])
+        else:
+            self.store.begin(message["file"], message["digest"], message["size"], uid)
+        self.answer_want()
+
+    def on_slice(self, number, payload):
+        route = self.routes.get(number)
+        if route is not None:
+            route[0].send(frames.pack(frames.SLICE, number, payload))
+            route[1] -= len(payload)
+            if route[1] <= 0:
+                del self.routes[number]
+        elif self.store.slice(number, payload):
+            self.answer_want()
+
+    def do_cancel(self, number, message):
+        if message.get("all"):
+            for queued in self.queue:
+                self.send({"t": "notrun"}, queued["id"])
+            self.queue.clear()
+        else:
+            for queued in list(self.queue):
+                if queued["id"] == number:
+                    self.queue.remove(queued)
+                    self.send({"t": "notrun"}, number)
+                    return
+        if self.current is not None and (message.get("all") or self.current["message"]["id"] == number):
+            self.cancel_current()
+
+    def cancel_current(self):
+        current = self.current
+        result = {"failed": True, "cancelled": True, "msg": "cancelled"}
+        if current["kind"] == "worker":
+            self.end_worker(result)
+        elif current["kind"] == "child":
+            current["child"].send(frames.control({"t": "cancel"}, current["message"]["id"]))
+        else:
+            current["flow"].close()
+            self.finish(result)
+
+    def do_ping(self, number, message):
+        if message.get("heard"):
+            self.record_heard = message["heard"]
+
+    def do_note(self, number, message):
+        if self.journal is not None:
+            self.journal.write(message["entry"])
+
+    def do_close(self, number, message):
+        for queued in self.queue:
+            self.send({"t": "notrun"}, queued["id"])
+        self.queue.clear()
+        if self.current is not None:
+            self.cancel_current()
+        self.stopping = self.stopping or {"closed": True}
+
+    # tasks, one after the other
+
+    def advance(self):
+        """Begin what can begin: the next task, when none is under way."""
+        while self.current is None and self.ending is None and self.queue:
+            message = self.queue[0]
+            if message["segment"] in self.failed:
+                self.queue.popleft()
+                self.send({"t": "notrun"}, message["id"])
+                continue
+            if self.stopping is not None:
+                break
+            kind, place = self.place(message.get("become"))
+            if kind == "wait":
+                return
+            self.queue.popleft()
+            self.begin(kind, place, message)
+        if self.stopping is not None and self.current is None and self.ending is None:
+            for queued in self.queue:
+                self.send({"t": "notrun"}, queued["id"])
+            self.queue.clear()
+            closed = self.stopping.get("closed")
+            self.send({"t": "bye"} if closed else {"t": "stopped", "by": self.stopping})
+            self.done = True
+
+    def place(self, become):
+        """Where a task runs: ("own", None), ("setuid", pwd entry), ("child", child), ("wait", None), ("failed", result)."""
+        if not become or become == self.user:
+            return "own", None
+        if self.uid == 0:
+            try:
+                return "setuid", pwd.getpwnam(become)
+            except KeyError:
+                return "failed", {"failed": True, "msg": "cannot become %s: there is no such account" % become}
+        child = self.child_for(become)
+        if child.state == "failed" and child.refused and become != "root":
+            other = self.child_for("root")
+            if other.state != "failed":
+                child = other
+        if child.state == "starting":
+            return "wait", None
+        if child.state == "failed":
+            return "failed", child.failure(self.user)
+        return "child", child
+
+    def child_for(self, become):
+        """The sudo child for an account, started if there is none; None where no sudo is needed."""
+        if not become or become == self.user or self.uid == 0:
+            return None
+        root = self.children.get("root")
+        if become != "root" and root is not None and root.state == "up":
+            return root
+        child = self.children.get(become)
+        if child is None:
+            hello = dict(self.hello, t="hello", child=True, address=_address())
+            password = hello.pop("password", None)
+            child = Elevated(become, self.user, password, self.payload, frames.control(hello))
+            self.children[become] = child
+            child.start(time.time() + DEADLINE)
+            for name in self.extra:
+                child.send(frames.control({"t": "source", "name": name, "text": self.sources[name]}))
+        return child
+
+    def begin(self, kind, place, message):
+        now = time.time()
+        self.send({"t": "started"}, message["id"])
+        timeout = message.get("timeout")
+        self.current = {"kind": kind, "message": message, "began": now, "flow": None, "worker": None, "child": None, "used": [],
+                        "deadline": None if timeout is None else now + timeout}
+        if kind == "failed":
+            self.finish(place, journal=False)
+            return
+        if kind == "child":
+            self.forward(place, message)
+            return
+        self.write_journal("begin", message)
+        if message["module"] in builtins.BUILTINS:
+            self.current["kind"] = "builtin"
+            self.current["flow"] = builtins.BUILTINS[message["module"]](self, message.get("args") or {})
+            self.step_builtin()
+            return
+        self.current["kind"] = "worker"
+        try:
+            worker = self.worker(place)
+        except OSError as error:
+            self.finish({"failed": True, "msg": "no process can be started: %s" % (error.strerror or error)})
+            return
+        self.current["worker"] = worker
+        lock_fd = self.lock.jobs_fd if self.lock is not None else None
+        worker.wire.send(frames.control(dict(message, t="task", root=self.root, run=self.run_id, lock_fd=lock_fd)))
+
+    def forward(self, child, message):
+        own = message.get("become") == child.account
+        sent = dict(message, become=None if own else message["become"], segment=message["id"], ignore_errors=True)
+        self.current["child"] = child
+        if self.journal_child is not child:
+            self.write_journal("begin", message)
+        child.send(frames.control(sent, message["id"]))
+
+    def worker(self, user):
+        name = user.pw_name if user is not None else ""
+        if name not in self.workers:
+            close = [fd for wire in self.wires() for fd in {wire.read_fd, wire.write_fd} if fd is not None]
+            close += [child.error_fd for child in self.children.values() if child.error_fd is not None]
+            self.workers[name] = fork(user, self.sources, close, Wire)
+        return self.workers[name]
+
+    def step_builtin(self):
+        try:
+            next(self.current["flow"])
+        except StopIteration as stop:
+            self.finish(stop.value)
+
+    def finish(self, result, seconds=None, journal=True):
+        """The current task has ended with this result."""
+        current, self.current = self.current, None
+        message = current["message"]
+        seconds = time.time() - current["began"] if seconds is None else seconds
+        if journal and not (current["kind"] == "child" and self.journal_child is current["child"]):
+            self.write_journal("end", message, result, seconds)
+        if current["kind"] == "child" and message["module"] in ("lock", "take_over") and result.get("state") == "locked":
+            self.journal_child = current["child"]
+        elif current["kind"] == "child" and message["module"] == "unlock" and self.journal_child is current["child"]:
+            self.journal_child = None
+        for digest in current["used"]:
+            self.store.drop(digest)
+        if result.get("failed") and not message.get("ignore_errors"):
+            self.failed.add(message["segment"])
+        self.send({"t": "result", "result": result, "seconds": round(seconds, 6)}, message["id"])
+
+    def write_journal(self, event, message, result=None, seconds=None):
+        if not message.get("digest") or (self.journal is None and self.journal_child is None):
+            return
+        entry = {"event": event, "digest": message["digest"], "module": message["module"], "id": message["id"]}
+        if result is not None:
+            entry["result"] = ("failed" if result.get("failed") else "skipped" if result.get("skipped") else
+                               "changed" if result.get("changed") else "ok")
+            entry["seconds"] = round(seconds, 3)
+            if isinstance(result.get("rc"), int):
+                entry["rc"] = result["rc"]
+        if self.journal is not None:
+            self.journal.write(entry)
+            if self.journal.trouble:
+                self.note(self.journal.trouble)
+                self.journal.trouble = None
+        else:
+            self.journal_child.send(frames.control({"t": "note", "entry": entry}))
+
+    # what workers say
+
+    def on_worker(self, worker):
+        try:
+            received = worker.wire.read()
+        except (Closed, frames.BadFrame):
+            self.worker_gone(worker)
+            return
+        for kind, number, payload in received:
+            if self.current is None or self.current["message"]["id"] != number:
+                continue
+            if kind != frames.CONTROL:
+                self.up.send(frames.pack(kind, number, payload))
+                continue
+            message = frames.message(payload)
+            if message["t"] == "want":
+                self.current["want"] = message["digest"]
+                self.answer_want(ask=True)
+            elif message["t"] == "result" and self.ending is None:
+                self.finish(message["result"], message["seconds"])
+
+    def answer_want(self, ask=False):
+        """Give the worker the file that it waits for, or ask the controller for it."""
+        current = self.current
+        if current is None or not current.get("want") or current["worker"] is None:
+            return
+        worker, digest = current["worker"], current["want"]
+        uid = worker.user.pw_uid if worker.user is not None else self.uid
+        path, error = self.store.find(digest, uid)
+        if path is not None or error is not None:
+            current["want"] = None
+            current["used"].append(digest)
+            answer = {"t": "blob", "digest": digest, "path": path, "error": error}
+            worker.wire.send(frames.control(answer))
+        elif ask and not self.store.coming(digest, uid):
+            self.send({"t": "want", "digest": digest}, current["message"]["id"])
+
+    def worker_gone(self, worker):
+        self.forget_worker(worker)
+        if self.ending is not None and self.ending["worker"] is worker:
+            return
+        status = _reap(worker.pid)
+        if self.current is not None and self.current["worker"] is worker:
+            words = processes.ending(status) if status is not None else "went away"
+            self.finish({"failed": True, "msg": "the process that ran the module %s %s" % (
+                self.current["message"]["module"], words)})
+
+    def forget_worker(self, worker):
+        for name, other in list(self.workers.items()):
+            if other is worker:
+                del self.workers[name]
+                worker.wire.close()
+
+    def retire_workers(self):
+        """End the idle workers; the next task forks a new one."""
+        for worker in list(self.workers.values()):
+            self.forget_worker(worker)
+            _reap(worker.pid)
+
+    # ending a task before its end
+
+    def end_worker(self, result):
+        """TERM, later KILL, to the worker and everything below it; the result is told when they are gone."""
+        if self.ending is not None:
+            return
+        worker = self.current["worker"]
+        found = processes.descendants(worker.pid)
+        found[worker.pid] = (processes.start_time(worker.pid), worker.pid)
+        processes.signal_all(found, signal.SIGTERM, os.getpgid(0))
+        now = time.time()
+        self.ending = {"worker": worker, "found": found, "kill": now + TERM_GRACE, "killed": None, "result": result}
+
+    def tend_ending(self, now):
+        ending = self.ending
+        _reap(ending["worker"].pid, wait=False)
+        left = processes.living(ending["found"])
+        if left and ending["killed"] is None and now >= ending["kill"]:
+            for pid in left:
+                ending["found"].update(processes.descendants(pid))
+            processes.signal_all(ending["found"], signal.SIGKILL, os.getpgid(0))
+            ending["killed"] = now
+            return
+        if left and (ending["killed"] is None or now < ending["killed"] + GIVE_UP):
+            return
+        result = ending["result"]
+        if left:
+            stuck = ["%d (%s) in state %s at %s" % (
+                pid, processes.read("/proc/%d/comm" % pid), processes.state(pid),
+                processes.read("/proc/%d/wchan" % pid) or "?") for pid in sorted(left)]
+            result = dict(result, stuck=stuck, msg=result["msg"] + "; cannot be killed: " + ", ".join(stuck))
+        self.forget_worker(ending["worker"])
+        self.ending = None
+        if self.current is not None:
+            self.finish(result)
+
+    # what the children under sudo say
+
+    def on_child_errors(self, child):
+        if not child.read_errors():
+            os.close(child.error_fd)
+            child.error_fd = None
+        elif child.state == "up":
+            sys.stderr.write(child.take_errors())
+            sys.stderr.flush()
+
+    def on_child(self, child):
+        try:
+            received = child.read()
+        except (Closed, frames.BadFrame):
+            self.child_gone(child)
+            return
+        for kind, number, payload in received:
+            if kind != frames.CONTROL:
+                self.up.send(frames.pack(kind, number, payload))
+                continue
+            message = frames.message(payload)
+            self.from_child(child, number, message)
+
+    def from_child(self, child, number, message):
+        told = message["t"]
+        if told == "stopping":
+            self.stopping = message["by"]
+            self.send(message)
+        elif told in ("want", "note"):
+            self.send(message, number)
+        elif told == "result" and self.current is not None and self.current["message"]["id"] == number:
+            self.finish(message["result"], message["seconds"])
+        elif told == "notrun" and self.current is not None and self.current["message"]["id"] == number:
+            self.finish({"failed": True, "cancelled": True, "msg": "cancelled"})
+
+    def child_gone(self, child):
+        was_up = child.state == "up"
+        status = child.ended()
+        if was_up:
+            child.fail("the agent under sudo ended with status %s" % status, "")
+        child.wire.close()
+        if child.error_fd is not None:
+            os.close(child.error_fd)
+            child.error_fd = None
+        if self.journal_child is child:
+            self.journal_child = None
+        if self.current is not None and self.current["child"] is child:
+            self.finish(child.failure(self.user))
+
+    # lock, stop, end
+
+    def identity(self):
+        """Who this run is, for the record beside the lock."""
+        return {"run": self.run_id, "operator": self.hello.get("operator", ""),
+                "machine": self.hello.get("machine", ""), "address": self.hello.get("address") or _address()}
+
+    def look_for_stop(self):
+        by = self.lock.asked_to_stop()
+        if by is None or self.told_stop:
+            return
+        self.told_stop = True
+        self.send({"t": "stopping", "by": {"text": by}})
+        if not self.hello.get("child"):  # a child goes on until its parent, which keeps the order of tasks, ends it
+            self.stopping = {"text": by}
+
+    def note(self, text):
+        self.send({"t": "note", "text": text})
+
+    def send(self, message, number=0):
+        self.up.send(frames.control(message, number))
+
+    def cut(self, reason):
+        """The controller is gone: what is under way may end, nothing begins."""
+        if self.cut_at is not None:
+            return
+        self.cut_at = time.time()
+        self.queue.clear()
+        self.up.close()
+        self.up.broken = True
+        if self.current is not None and self.current["kind"] == "builtin":
+            self.current["flow"].close()
+            self.current = None
+        for child in self.children.values():
+            if child.wire is not None:
+                child.wire.close_write()
+
+    def shut_down(self):
+        if self.cut_at is None:
+            end = time.time() + 5.0
+            while self.up.waiting and not self.up.broken and time.time() < end:
+                self.up.flush()
+                time.sleep(0.005)
+        for child in self.children.values():
+            if child.wire is not None:
+                child.wire.close_write()
+        self.retire_workers()
+        if self.store is not None:
+            self.store.close()
+        if self.journal is not None:
+            self.journal.close()
+        for child in self.children.values():
+            if child.process is not None:
+                child.ended()
+        if self.lock is not None:
+            self.lock.release(finished=False)
+
+
+def _reap(pid, wait=True):
+    """The wait status of a child, None when it was reaped before (or, without waiting, still lives)."""
+    try:
+        found, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return status if found else None
+
+
+def _name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _address():
+    return os.environ.get("SSH_CONNECTION", "").split(" ")[0]
