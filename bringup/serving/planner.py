@@ -65,7 +65,8 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     numbers.update({
         "nodes": nodes, "nodes_reason": nodes_reason, "version_reason": version_reason,
         "model_id": choice.variant.model_id or recipe.model_id, "precision": choice.variant.precision,
-        "requires": dict(recipe.requires) if choice.engine is None else {}, "hardware_name": choice.hardware.display_name,
+        "requires": dict(recipe.requires) if choice.engine is None else {},
+        "hardware_name": choice.hardware.display_name,
         "strategy_name": choice.strategy.display_name, "reasoning_field": engine.reasoning_field, "lab": lab,
         "environments": list(deployment.environments or (deployment.environment,)),
         "devices_per_node": choice.hardware.gpu_count,
