@@ -1,0 +1,97 @@
+"""Python environments on the host: looked at, built under a temporary name, verified, then renamed. Python 3.6.
+
+`action`
+    probe    what is here: machine, glibc, interpreters, uv, free space
+    find     whether the environments of `environments` (name and digest suffice) are here and sound
+    build    build the environments of `environments` that are not sound, side by side
+    verify   prove each environment of `environments` again, every recorded hash included; changes nothing
+An environment is a dict: name, digest, python (path of the interpreter), version ("3.11.2"), lock (SHA-256 of the
+lock's text), packages ({name: version}), overrides ([names]), overlay ({"digest", "size"} of a tar or null),
+sources ([names of packages that may be built]), verify ({"config": {...}, "imports": [...], "commands": [...]}).
+"""
+
+import os
+import threading
+
+from bringup.agent.modules import python_env_build, python_env_check, python_env_probe
+from bringup.agent.task import Failure
+
+ARGUMENTS = {
+    "action": {"type": "str", "required": True, "choices": ["probe", "find", "build", "verify"]},
+    "pythons": {"type": "list", "default": []},
+    "python": {"type": "path"},
+    "environments": {"type": "list", "default": []},
+    "uv": {"type": "path"},
+    "uv_digest": {"type": "str"},
+    "uv_version": {"type": "str"},
+    "cache": {"type": "path"},
+    "index": {"type": "dict", "default": {}},
+}
+
+
+def run(task):
+    action = task.args["action"]
+    if action == "probe":
+        return python_env_probe.run(task)
+    os.umask(0o022)  # engines of another account read what is built here
+    if action == "find":
+        return _found(task)
+    if action == "verify":
+        return _each(task, python_env_check.again)
+    if task.check:
+        return _planned(task)
+    uv = python_env_build.tool(task)
+    return _each(task, lambda one, item: python_env_build.build(one, item, uv))
+
+
+def _planned(task):
+    missing = [item["name"] for item in task.args["environments"]
+               if python_env_check.unsound(_folder(task, item), item["digest"])]
+    return {"changed": bool(missing), "environments": {}, "missing": missing}
+
+
+def _found(task):
+    out = {}
+    for item in task.args["environments"]:
+        place = _folder(task, item)
+        reason = python_env_check.unsound(place, item["digest"])
+        out[item["name"]] = dict(python_env_check.described(place), name=item["name"], digest=item["digest"],
+                                 sound=reason is None, reason=reason)
+    return {"changed": False, "environments": out}
+
+
+def _folder(task, item):
+    return python_env_build.folder(task.root, item["digest"])
+
+
+def _each(task, work):
+    """Run `work` for every environment side by side; all end before the first failure is told."""
+    items = task.args["environments"]
+    done, failed = {}, {}
+
+    def one(item):
+        try:
+            done[item["name"]] = work(task, item)
+        except Failure as error:
+            failed[item["name"]] = error
+        except Exception as error:  # a thread's error would be lost with it
+            failed[item["name"]] = Failure("%s: %s" % (type(error).__name__, error))
+
+    gate = threading.Semaphore(max(1, min(len(items), os.cpu_count() or 1)))
+
+    def held(item):
+        with gate:
+            one(item)
+
+    threads = [threading.Thread(target=held, args=(item,)) for item in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    out = {"changed": any(item.get("changed") for item in done.values()), "environments": done}
+    if failed:
+        name = sorted(failed)[0]
+        error = failed[name]
+        fields = dict(error.fields, environments=done, failed_environments=sorted(failed))
+        raise Failure("environment %s: %s" % (name, error.message), **fields)
+    return out

@@ -1,0 +1,114 @@
+"""What a host offers to environments: interpreters, uv, glibc, environments that are there. Python 3.6."""
+
+import os
+import platform
+import subprocess
+
+from bringup.agent.modules import python_env_build
+from bringup.agent.task import Failure
+
+_ASK = ("import platform,sys,sysconfig;"
+        "print(platform.python_implementation(),platform.python_version(),sys.implementation.cache_tag,"
+        "sysconfig.get_config_var('SOABI'),sep='|');print(sys.executable)")
+
+
+def run(task):
+    named = task.args.get("python")
+    found = interpreters(task.args["pythons"], named)
+    uv, version = find_uv(task.args.get("uv"), task.root)
+    return {"changed": False, "machine": platform.machine(), "system": platform.system().lower(), "glibc": glibc(),
+            "interpreters": found, "uv": uv, "uv_version": version, "free": _free(task.root)}
+
+
+def interpreters(wanted, named=None):
+    """The interpreters found: for each wanted version the first on PATH that has it. A named one is the only one.
+
+    Raises Failure when the named one is not there or answers nothing.
+    """
+    if named:
+        seen = ask(named)
+        if seen is None:
+            raise Failure("the interpreter named for environments does not run", expected=named,
+                          found="no such program, or it answers nothing",
+                          next="correct bringup_environment_python in the inventory")
+        return [seen]
+    out = []
+    for version in wanted:
+        for candidate in _candidates(version):
+            seen = ask(candidate)
+            if seen is not None and seen["version"].split(".")[:2] == str(version).split("."):
+                out.append(seen)
+                break
+    return out
+
+
+def ask(path):
+    """What an interpreter says of itself: path, version, implementation, abi; None when it says nothing."""
+    environment = dict((key, value) for key, value in os.environ.items() if not key.startswith("PYTHON"))
+    try:
+        process = subprocess.Popen([path, "-I", "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=environment)
+        out = process.communicate(timeout=20)[0].decode("utf-8", "replace").splitlines()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None
+    except OSError:
+        return None
+    if process.returncode != 0 or len(out) < 2 or out[0].count("|") != 3:
+        return None
+    implementation, version, tag, abi = out[0].split("|")
+    return {"path": out[1] or path, "version": version, "implementation": implementation, "tag": tag, "abi": abi}
+
+
+def _candidates(version):
+    folders = [part for part in os.environ.get("PATH", "").split(os.pathsep) if part]
+    folders += [part for part in ("/usr/local/bin", "/usr/bin") if part not in folders]
+    out = []
+    for name in ("python%s" % version, "python3"):
+        for folder in folders:
+            path = os.path.join(folder, name)
+            if os.access(path, os.X_OK) and path not in out:
+                out.append(path)
+    return out
+
+
+def glibc():
+    """glibc's version as text, or None (musl)."""
+    try:
+        text = os.confstr("CS_GNU_LIBC_VERSION")
+    except (ValueError, OSError):
+        return None
+    return text.split()[-1] if text else None
+
+
+def find_uv(named, root):
+    """(path, version) of a uv on this host: the named one, ours, or one on PATH; (None, None) when there is none."""
+    places = [named] if named else []
+    tools = os.path.join(root, "cache", "tools")
+    try:
+        places += sorted(os.path.join(tools, name) for name in os.listdir(tools) if name.startswith("uv-"))
+    except OSError:
+        pass
+    places += [os.path.join(part, "uv") for part in os.environ.get("PATH", "").split(os.pathsep) if part]
+    places += [os.path.expanduser("~/.local/bin/uv"), os.path.expanduser("~/.cargo/bin/uv")]
+    for place in places:
+        version = python_env_build.uv_version(place)
+        if version is not None:
+            return place, version
+    return None, None
+
+
+def _free(root):
+    """Bytes free where environments will lie (the nearest folder that is there)."""
+    place = root
+    while place and not os.path.isdir(place):
+        parent = os.path.dirname(place)
+        if parent == place:
+            break
+        place = parent
+    try:
+        seen = os.statvfs(place or "/")
+    except OSError:
+        return None
+    return seen.f_bavail * seen.f_frsize

@@ -1,0 +1,266 @@
+"""The fleet's environments: built on all hosts at once, found again, proven again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import BringupError, InputError
+from bringup.base.events import Findings, Progress, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import duration, fold_hosts, plural
+from bringup.base.verdicts import Finding, Verdict
+from bringup.environments.definition import load_environment
+from bringup.environments.indexes import package_settings
+from bringup.environments.planned import HostFacts, Planned, Prepared, all_pythons, plan_for, prepare
+from bringup.environments.uv import uv_blob, uv_version
+from bringup.run.actions import Blob, Call, Fleet
+
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"names": {"type": "list", "aliases": ["name", "environments"]}}
+"""`names`: folders under envs/; left out, those that the deployment names (`environments`, else `environment`)."""
+
+_BUILD_SECONDS = 7200.0
+
+
+@dataclass(frozen=True)
+class FoundEnvironment:
+    """An environment on a host: `path` is its folder there, `digest` its whole name, `packages` name -> version.
+
+    `sound` is False when it is missing or cannot be used as it is; `reason` then says why in a few words.
+    """
+
+    host: str
+    name: str
+    digest: str
+    path: str
+    python: str
+    sound: bool
+    reason: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """FleetAction of `build_environments`: build what is not there, side by side on all hosts, each proven.
+
+    A host's result has `environments`: name -> {digest, path, python, packages, changed, seconds, proven}.
+    """
+    work = _Work(fleet, args)
+    results, plans = work.plan("build_environments")
+    ready = {host: planned for host, planned in plans.items() if planned}
+    for name in work.names:
+        fleet.emit(Progress(name, f"looking on {plural(len(ready), 'host')}"))
+
+    def told(host: str, text: str) -> None:
+        subject, colon, rest = text.partition(": ")
+        if colon and subject in work.names:
+            fleet.emit(Progress(subject, rest, host=host))
+
+    done = fleet.call({host: work.call(host, "build", planned, timeout=_BUILD_SECONDS)
+                       for host, planned in ready.items()}, on_line=told)
+    for host, result in done.items():
+        results[host] = _described(result, plans[host], "build_environments", checked=fleet.check)
+    for name in work.names:
+        fleet.emit(Progress(name, "done", done=True))
+        fleet.emit(StageSummary(name, _summary(name, results, checked=fleet.check)))
+    return results
+
+
+def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """FleetAction of `verify_environments`: prove again what is there, every recorded hash included; changes nothing.
+
+    What is found is emitted as Findings; a host with findings has a failed result with `findings` in its data.
+    """
+    work = _Work(fleet, args)
+    results, plans = work.plan("verify_environments")
+    done = fleet.call({host: work.call(host, "verify", planned, timeout=1800.0, changes=False)
+                       for host, planned in plans.items() if planned})
+    findings: list[Finding] = []
+    for host, result in done.items():
+        results[host] = replace(result, task="verify_environments")
+        if result.bad:
+            continue
+        mine = [
+            _finding(host, name, item)
+            for name, told in sorted((result.data.get("environments") or {}).items())
+            for item in told.get("findings") or []
+        ]
+        findings += mine
+        if mine:
+            results[host] = replace(results[host], status=Status.FAILED, message=mine[0].summary,
+                                    expected=mine[0].required, found=mine[0].found, next="invoke env.build")
+        else:
+            findings += [
+                Finding(f"environment.{name}", host, Verdict.PASS, "; ".join(told.get("proven") or []))
+                for name, told in sorted((result.data.get("environments") or {}).items())
+            ]
+    fleet.emit(Findings("environments", tuple(findings)))
+    return results
+
+
+def find_environments(fleet: Fleet, names: Sequence[str] = ()) -> dict[str, dict[str, FoundEnvironment]]:
+    """Where each host has its environments, by host and name, sound or not; builds nothing. For releases.
+
+    Hosts that do not answer or for which nothing fits are left out.
+    """
+    work = _Work(fleet, {"names": list(names)})
+    _, plans = work.plan("find_environments")
+    done = fleet.call({host: work.call(host, "find", planned, timeout=120.0, changes=False)
+                       for host, planned in plans.items() if planned})
+    out: dict[str, dict[str, FoundEnvironment]] = {}
+    for host, result in done.items():
+        if result.bad:
+            continue
+        told = result.data.get("environments") or {}
+        out[host] = {
+            item.name: FoundEnvironment(
+                host, item.name, item.digest, str(told[item.name]["path"]), item.python,
+                bool(told[item.name].get("sound")), told[item.name].get("reason"),
+                dict(told[item.name].get("packages") or {}))
+            for item in plans[host] if item.name in told
+        }
+    return out
+
+
+def wanted_names(variables: Mapping[str, Any], named: Sequence[str] = ()) -> list[str]:
+    """Names of the environments of a host: those given, else what its deployment says. Raises InputError."""
+    if named:
+        return list(dict.fromkeys(str(name) for name in named))
+    deployment = variables.get("deployment")
+    if isinstance(deployment, Mapping):
+        several = deployment.get("environments")
+        if isinstance(several, Sequence) and not isinstance(several, str) and several:
+            return list(dict.fromkeys(str(name) for name in several))
+        if deployment.get("environment"):
+            return [str(deployment["environment"])]
+    raise InputError("no environment is named", expected="`environment` in the deployment, or names",
+                     next="invoke env.list")
+
+
+class _Work:
+    """One pass over the fleet: definitions read once, hosts probed once."""
+
+    def __init__(self, fleet: Fleet, args: Mapping[str, Any]) -> None:
+        self.fleet = fleet
+        named = args.get("names") or ()
+        self.of_host = {host: wanted_names(fleet.variables(host), named) for host in fleet.hosts}
+        self.names = list(dict.fromkeys(name for names in self.of_host.values() for name in names))
+        envs = fleet.project.root / "envs"
+        self.prepared: dict[str, Prepared] = {
+            name: prepare(load_environment(envs, name), fleet.project.root) for name in self.names
+        }
+        self.facts: dict[str, HostFacts] = {}
+
+    def plan(self, task: str) -> tuple[dict[str, Result], dict[str, list[Planned]]]:
+        """Probe all hosts and plan for each. Results are those of hosts for which it went wrong."""
+        calls = {}
+        for host in self.fleet.hosts:
+            variables = self.fleet.variables(host)
+            pythons = all_pythons([self.prepared[name] for name in self.of_host[host]])
+            args = {"action": "probe", "pythons": pythons}
+            if variables.get("bringup_environment_python"):
+                args["python"] = str(variables["bringup_environment_python"])
+            if variables.get("bringup_uv"):
+                args["uv"] = str(variables["bringup_uv"])
+            calls[host] = Call("python_env", args, become=_become(variables), timeout=120.0, changes=False)
+        results: dict[str, Result] = {}
+        plans: dict[str, list[Planned]] = {}
+        for host, result in self.fleet.call(calls).items():
+            if result.bad:
+                results[host] = replace(result, task=task)
+                continue
+            self.facts[host] = facts = HostFacts.of(result.data)
+            try:
+                plans[host] = [plan_for(self.prepared[name], facts, _hardware(self.fleet.variables(host)))
+                               for name in self.of_host[host]]
+            except InputError:
+                raise
+            except BringupError as error:
+                results[host] = Result(host, task, Status.FAILED, message=error.what, expected=error.expected,
+                                       found=error.found, next=error.next, module=task)
+        return results, plans
+
+    def call(self, host: str, action: str, planned: Sequence[Planned], *, timeout: float,
+             changes: bool = True) -> Call:
+        """The call of the host module for what was planned; uv goes along where the host has none that is new enough."""
+        variables = self.fleet.variables(host)
+        facts = self.facts[host]
+        args: dict[str, Any] = {"action": action, "environments": [dict(item.item) for item in planned],
+                                "index": package_settings(variables.get("bringup_packages"))}
+        if variables.get("bringup_uv_cache"):
+            args["cache"] = str(variables["bringup_uv_cache"])
+        blobs: list[Blob] = [blob for item in planned for blob in item.blobs] if action == "build" else []
+        if facts.uv and (variables.get("bringup_uv") or _as_new(facts.uv_version)):
+            args["uv"] = facts.uv
+        elif action == "build":
+            blob = uv_blob(facts.machine, self.fleet.project.state / "cache")
+            args.update(uv_digest=blob.digest, uv_version=uv_version())
+            blobs.append(blob)
+        return Call("python_env", args, become=_become(variables), timeout=timeout, changes=changes,
+                    blobs=tuple({blob.digest: blob for blob in blobs}.values()))
+
+
+def _become(variables: Mapping[str, Any]) -> str | None:
+    value = variables.get("bringup_privileged", True)
+    return None if str(value).strip().lower() in ("false", "no", "off", "0") else "root"
+
+
+def _hardware(variables: Mapping[str, Any]) -> str | None:
+    deployment = variables.get("deployment")
+    return str(deployment["hardware"]) if isinstance(deployment, Mapping) and deployment.get("hardware") else None
+
+
+def _as_new(version: str | None) -> bool:
+    """Whether a host's uv is as new as ours: an older one may not know the flags."""
+    def numbers(text: str) -> list[int]:
+        return [int("".join(c for c in part if c.isdigit()) or 0) for part in text.split(".")[:3]]
+
+    return version is not None and numbers(version) >= numbers(uv_version())
+
+
+def _described(result: Result, planned: Sequence[Planned], task: str, *, checked: bool) -> Result:
+    if result.bad:
+        return replace(result, task=task)
+    data = dict(result.data)
+    if checked:
+        missing = list(data.get("missing") or [])
+        data["environments"] = {item.name: {"digest": item.digest, "changed": item.name in missing} for item in planned}
+        message = "would build " + ", ".join(missing) if missing else ""
+        return replace(result, task=task, data=data, message=message,
+                       status=Status.CHANGED if missing else Status.OK)
+    return replace(result, task=task, data=data)
+
+
+def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
+    built, kept, failed = [], [], []
+    seconds = 0.0
+    for host, result in results.items():
+        told = (result.data.get("environments") or {}).get(name)
+        if told is None:
+            if result.bad:
+                failed.append(host)
+            continue
+        (built if told.get("changed") else kept).append(host)
+        if told.get("changed"):
+            seconds = max(seconds, float(told.get("seconds") or 0.0))
+    parts = []
+    if built and checked:
+        parts.append(f"would be built on {fold_hosts(built)}")
+    elif built:
+        parts.append(f"built on {fold_hosts(built)} in {duration(seconds)}, proven")
+    if kept:
+        parts.append(f"there already on {fold_hosts(kept)}")
+    if failed:
+        parts.append(f"FAILED on {fold_hosts(failed)}")
+    return "; ".join(parts) or "nothing to do"
+
+
+def _finding(host: str, name: str, item: Mapping[str, Any]) -> Finding:
+    return Finding(f"environment.{name}.{item.get('check')}", host, Verdict.FAIL, str(item.get("summary")),
+                   required=item.get("expected"), found=item.get("found"), mend="invoke env.build")
+
+
+def project_envs(root: Path) -> Path:
+    """The folder of all environments of a project."""
+    return root / "envs"

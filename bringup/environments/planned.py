@@ -1,0 +1,154 @@
+"""What a host gets: for each environment the platform, lock and interpreter that fit it, and the digest of all that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bringup.base.errors import InputError, StepError
+from bringup.environments.definition import Environment, Platform
+from bringup.environments.digest import environment_digest, overlay_tar
+from bringup.environments.locks import Lock, read_lock
+from bringup.run.actions import Blob
+
+FAMILIES: Mapping[str, str] = {"h20": "cuda", "h100": "cuda", "h200": "cuda", "b200": "cuda", "gb200": "cuda",
+                               "b300": "cuda", "gb300": "cuda", "mi300x": "rocm", "mi325x": "rocm", "mi355x": "rocm",
+                               "ascend-a2": "cann", "ascend-a3": "cann"}
+"""`hardware` of a deployment -> family of devices that a platform may ask for; cpu platforms fit everywhere."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host's probe said: machine, glibc (None where it is another libc), interpreters, uv and its version."""
+
+    machine: str
+    glibc: str | None
+    interpreters: tuple[Mapping[str, Any], ...]
+    uv: str | None
+    uv_version: str | None
+    free: int | None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> HostFacts:
+        return cls(str(data["machine"]), data.get("glibc"), tuple(data.get("interpreters") or ()), data.get("uv"),
+                   data.get("uv_version"), data.get("free"))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An environment with its locks and overlay read, ready for any host."""
+
+    environment: Environment
+    locks: Mapping[str, Lock]
+    overlay: bytes | None
+    overlay_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One environment for one host. `item` is what the host module takes; `blobs` is what that needs."""
+
+    name: str
+    digest: str
+    platform: Platform
+    python: str
+    item: Mapping[str, Any]
+    blobs: tuple[Blob, ...]
+
+
+def prepare(environment: Environment, base: Path) -> Prepared:
+    """Read an environment's locks and overlay. Raises InputError when no lock is there."""
+    locks = {}
+    for platform in environment.platforms:
+        file = environment.lock_file(platform)
+        if file.is_file():
+            locks[platform.name] = read_lock(file, str(file.relative_to(base)) if file.is_relative_to(base) else None)
+    if not locks:
+        raise InputError(f"the environment {environment.name} is not locked", where=f"envs/{environment.name}/locks",
+                         expected=", ".join(platform.name + ".txt" for platform in environment.platforms),
+                         next=f"invoke env.lock --env {environment.name}")
+    overlay, tops = overlay_tar(environment)
+    return Prepared(environment, locks, overlay, tops)
+
+
+def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Planned:
+    """Choose platform and interpreter for a host and name the result. Raises StepError when nothing fits it."""
+    environment = prepared.environment
+    platform = _platform(prepared, facts, hardware)
+    lock = prepared.locks[platform.name]
+    interpreter = _interpreter(environment, lock, facts)
+    digest = environment_digest(environment, platform, lock, interpreter, prepared.overlay)
+    blobs = [_blob(lock.text.encode())]
+    overlay = None
+    if prepared.overlay is not None:
+        blobs.append(_blob(prepared.overlay))
+        overlay = {"digest": blobs[-1].digest, "size": blobs[-1].size}
+    item = {
+        "name": environment.name, "digest": digest, "python": interpreter["path"], "version": interpreter["version"],
+        "lock": blobs[0].digest, "packages": lock.of_python(interpreter["version"]),
+        "overrides": [canonicalize_name(Requirement(one.requirement).name) for one in environment.overrides],
+        "overlay": overlay, "overlay_names": list(prepared.overlay_names), "sources": list(environment.sources),
+        "verify": _verify(environment),
+    }
+    return Planned(environment.name, digest, platform, interpreter["version"], item, tuple(blobs))
+
+
+def _platform(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Platform:
+    family = FAMILIES.get(hardware or "")
+    fitting = [platform for platform in prepared.environment.platforms
+               if platform.fits(facts.machine, facts.glibc) and platform.family in ("cpu", family)]
+    fitting.sort(key=lambda platform: platform.family == "cpu")
+    if not fitting:
+        have = f"{facts.machine}, glibc {facts.glibc or 'none (another libc)'}, {family or 'no known devices'}"
+        raise StepError(f"the environment {prepared.environment.name} has no platform for this host", found=have,
+                        expected=", ".join(f"{p.target} {p.device}" for p in prepared.environment.platforms),
+                        next=f"add the platform to envs/{prepared.environment.name}/env.yml and lock it: "
+                             "invoke env.lock")
+    for platform in fitting:
+        if platform.name in prepared.locks:
+            return platform
+    raise StepError(f"the environment {prepared.environment.name} is not locked for {fitting[0].name}",
+                    expected=f"envs/{prepared.environment.name}/locks/{fitting[0].name}.txt",
+                    next=f"invoke env.lock --env {prepared.environment.name}")
+
+
+def _interpreter(environment: Environment, lock: Lock, facts: HostFacts) -> Mapping[str, Any]:
+    wanted = [python for python in environment.pythons if python in lock.pythons]
+    for python in wanted:
+        for found in facts.interpreters:
+            if found["version"].split(".")[:2] == python.split("."):
+                return found
+    have = ", ".join(f"{one['path']} ({one['version']})" for one in facts.interpreters)
+    raise StepError(f"no Python for the environment {environment.name} on this host",
+                    expected="CPython " + " or ".join(wanted), found=have or "none of them on PATH",
+                    next=f"apt-get install python{wanted[0]}, or name one in bringup_environment_python")
+
+
+def _verify(environment: Environment) -> dict[str, Any]:
+    out: dict[str, Any] = {"imports": list(environment.imports),
+                           "commands": [list(words) for words in environment.commands]}
+    if environment.config is not None:
+        proof = environment.config
+        try:
+            content = json.loads(proof.file.read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"the model configuration cannot be read: {error}", where=str(proof.file)) from None
+        out["config"] = {"content": content, "model_type": proof.model_type, "expect": proof.expect,
+                         "words": proof.words}
+    return out
+
+
+def _blob(data: bytes) -> Blob:
+    return Blob(hashlib.sha256(data).hexdigest(), len(data), data)
+
+
+def all_pythons(prepared: Sequence[Prepared]) -> list[str]:
+    """Minor versions that any of the environments can use, each once."""
+    return list(dict.fromkeys(python for one in prepared for python in one.environment.pythons))
