@@ -43,6 +43,8 @@ def _known(key: str, pattern: str, what: str, why: str, mend: str, lies_in: str 
 
 
 KNOWN: tuple[Known, ...] = (
+    _known("refused", r"a node at \S+ was refused", "a node was refused by the head", "the node's own lines say why",
+           "look at the other nodes", "unknown", True),
     _known("port", r"Address already in use|EADDRINUSE|port \d+ is (?:already )?(?:in use|taken)",
            "a port is taken", "another process listens on a port of this release",
            "end that process, or give the deployment another port", "host"),
@@ -90,11 +92,11 @@ KNOWN: tuple[Known, ...] = (
     _known("loopback", r"connectFullMesh.{0,400}(?:127\.\d+\.\d+\.\d+|\[::1\])|remote=\[?127\.",
            "nodes offer each other loopback addresses", "the host's own name resolves to 127.x in /etc/hosts",
            "mend /etc/hosts (role host_names), or set cluster_address", "host"),
-    _known("world", r"world[_ ]size.{0,60}(?:does not match|mismatch|differs|expected|but|is not)",
+    _known("world", r"sizes differ:|world[_ ]size\b.{0,60}\b(?:does not match|mismatch|differs?|expected|but|is not)\b",
            "the nodes disagree about how many ranks there are", "their command lines come from different releases",
            "invoke status shows the release of each node"),
-    _known("rank", r"rank \d+ (?:is |was )?(?:already|twice|taken|registered)|duplicate rank|wrong rank|"
-           r"rank \d+ (?:is )?(?:out of|not in) ",
+    _known("rank", r"rank \d+ (?:is |was |has )?(?:joined already|already|twice|taken|registered)|duplicate rank|wrong rank|"
+           r"rank \d+ (?:is )?(?:out of|not in)\b",
            "a rank is there twice or is wrong", "an earlier worker is still up, or two nodes carry the same number",
            "invoke status; invoke stop, then start again"),
     _known("hccl", r"HCCL.{0,80}(?:timeout|TLS|EI0006|EI0015)|EI0006|EI0015", "the NPUs' links do not come up",

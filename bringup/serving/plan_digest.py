@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from bringup.base.errors import StepError
 from bringup.serving.plan import ProcessPlan, ReplicaPlan
@@ -141,10 +142,18 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
             **common, "model_path": model, "name": f"{replica.name}-{host}", "replica": replica.name, "node": host,
             "node_rank": shape.node_rank, "role": shape.role, "ranks": list(shape.ranks), "release": release,
             "argv": argv, "env": env, "http_port": shape.http_port, "ports": list(shape.ports),
-            "addresses": bound_addresses(argv, values[host]), "endpoint": replica.endpoint if shape.node_rank == 0
-            else None,
+            "addresses": bound_addresses(argv, values[host]), "endpoint": _endpoint(replica, shape),
+            "values": dict(values[host]),
         }
     return out
+
+
+def _endpoint(replica: ReplicaPlan, shape: ProcessTemplate) -> str | None:
+    """The head's address as the plan has it, with the release's own port."""
+    if shape.node_rank != 0 or shape.http_port is None:
+        return None
+    address = urlsplit(replica.endpoint).hostname or ""
+    return f"http://{f'[{address}]' if ':' in address else address}:{shape.http_port}/v1"
 
 
 def bound_addresses(argv: list[str], values: Mapping[str, str]) -> list[str]:

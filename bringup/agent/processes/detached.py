@@ -276,4 +276,4 @@ def _moment(moments, offset):
     import bisect
 
     at = bisect.bisect_left(moments, (offset, 0.0))
-    return moments[at][1] if at < len(moments) else None
+    return moments[at][1] if at < len(moments) else proc.now()  # written since the keeper looked last

@@ -9,6 +9,8 @@ from bringup.agent.processes import proc
 from bringup.agent.task import Failure
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+API_KEY = "$API_KEY"
+"""Stands in a command line for the key of an engine that takes it as an argument only."""
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -62,8 +64,15 @@ def script_text(launch):
              "# %s of release %s: written by bringup, made anew at each start" % (launch["name"], launch["release"])]
     for name in sorted(launch["env"]):
         lines.append("export %s=%s" % (name, shlex.quote(str(launch["env"][name]))))
-    lines.append("exec %s" % " ".join(shlex.quote(str(word)) for word in launch["argv"]))
+    lines.append("exec %s" % " ".join(_word(str(word)) for word in launch["argv"]))
     return "\n".join(lines) + "\n"
+
+
+def _word(word):
+    """A word for the shell; `$API_KEY` stays a variable, which the secrets' file fills."""
+    if API_KEY in word:
+        return '"$API_KEY"'.join(shlex.quote(part) if part else "" for part in word.split(API_KEY))
+    return shlex.quote(word)
 
 
 def account(task):

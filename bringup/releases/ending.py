@@ -1,0 +1,79 @@
+"""`stop_replicas` and `replica_status`: end whole replicas in order, and say how everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bringup.base.errors import FindingError
+from bringup.base.events import Findings, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import plural
+from bringup.base.verdicts import Finding, Verdict
+from bringup.releases.planned import deadlines_of, key_of, plan_now
+from bringup.releases.survey import ReplicaView, findings, look, rows
+from bringup.run.actions import Fleet
+from bringup.serving.stop import changed_hosts, stop_processes
+
+
+def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Stop every replica of the run, one after the other, all its nodes at once. `args`: ask (bool).
+
+    Asks when an endpoint serves. Raises FindingError without a yes, StepError when something outlives KILL.
+    """
+    planned = plan_now(fleet, facts=False)
+    key = key_of(fleet, planned.plan.api_key_variable)
+    survey = look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None)
+    serving = [view.name for view in survey.replicas.values() if view.serves]
+    running = [view for view in survey.replicas.values() if view.running]
+    results = {host: Result(host, "stop_replicas", Status.OK) for host in planned.hosts}
+    if fleet.check:
+        fleet.emit(StageSummary(plural(len(running), "replica"), "would be stopped"))
+        return {host: Result(host, "stop_replicas", Status.CHANGED if any(host in v.running for v in running)
+                             else Status.OK) for host in planned.hosts}
+    if serving and args.get("ask"):
+        answer = fleet.ask(f"{', '.join(serving)} serves now. Stop?")
+        if not answer:
+            raise FindingError("nothing was stopped",
+                               found="no terminal to ask at" if answer is None else "the answer was no",
+                               next="the same command with --yes" if answer is None else None)
+    grace = deadlines_of(fleet, planned.plan).grace
+    for view in survey.replicas.values():
+        names = {host: node.name for host, node in view.nodes.items() if node.state != "unreachable"}
+        done = stop_processes(fleet, names, planned.plan.manager, grace)
+        for host in changed_hosts(done):
+            results[host] = Result(host, "stop_replicas", Status.CHANGED)
+    fleet.emit(StageSummary(plural(len(running), "replica"), "stopped, nothing is left" if running
+                            else "nothing ran"))
+    return results
+
+
+def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """How every replica and node is. `args` has none. Raises FindingError (4) when something is wrong."""
+    planned = plan_now(fleet, facts=False)
+    key = key_of(fleet, planned.plan.api_key_variable)
+    survey = look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None)
+    found = findings(survey)
+    found += [Finding("replica.left-out", name, Verdict.UNKNOWN, f"{name} was not looked at: {why}")
+              for name, why in planned.left_out.items()]
+    blocking = [finding for finding in found if finding.blocks]
+    good = [view for view in survey.replicas.values() if _well(view)]
+    fleet.emit(Findings("status", tuple(found), {"status": rows(survey)}))
+    in_use = survey.history.in_use
+    fleet.emit(StageSummary(in_use.label if in_use else "no release",
+                            f"{len(good)} of {plural(len(survey.replicas), 'replica')} up"))
+    if blocking:
+        worst = blocking[0]
+        raise FindingError(worst.summary, host=worst.subject, details=worst.details, next=worst.mend)
+    return {host: Result(host, "replica_status", Status.OK, data=_data(survey.replicas[name], host))
+            for name, hosts in planned.members.items() for host in hosts}
+
+
+def _well(view: ReplicaView) -> bool:
+    return view.whole and view.serves
+
+
+def _data(view: ReplicaView, host: str) -> dict[str, Any]:
+    node = view.nodes[host]
+    return {"replica": view.name, "state": node.state, "pid": node.pid, "ranks": list(node.ranks),
+            "release": node.release, "uptime": node.uptime}

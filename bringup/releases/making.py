@@ -1,0 +1,155 @@
+"""`make_release`: from plan, environments and model to a release on every node, numbered, not yet in use."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import bringup
+from bringup.base.errors import StepError
+from bringup.base.events import Note, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import fold_hosts
+from bringup.releases import chosen as chosen_release
+from bringup.releases import document, storing
+from bringup.releases.chosen import Chosen
+from bringup.releases.document import Release, differences, short
+from bringup.releases.history import HostStore, merge
+from bringup.releases.places import Place, places_of
+from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
+from bringup.run.actions import Fleet
+from bringup.serving.plan_digest import ProcessTemplate, launches, templates
+
+
+def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Make the release of the inventory's plan and bring it to every node of its replicas.
+
+    `args` has none. Nothing in use is touched. A release that is there already is found by its digest.
+    """
+    began = time.monotonic()
+    planned = plan_now(fleet)
+    _same_model(planned)
+    places = places_of(fleet, planned.plan.environment, planned.hosts)
+    shapes, values = _shapes(fleet, planned, places)
+    release = _release(fleet, planned, places, shapes)
+    stores = storing.stores_of(fleet, planned.hosts)
+    known = all(release.digest in store.releases for store in stores.values())
+    stored = storing.put(fleet, release, planned.hosts)
+    head = planned.replicas[0].hosts[0]
+    number = storing.give_number(fleet, release.digest, head, planned.hosts, stores)
+    documents = launch_documents(planned, release, shapes, values)
+    if not fleet.check or known:
+        _write_launches(fleet, release.digest, documents)
+    choice = _choice(fleet, planned, release, number, documents, stores)
+    chosen_release.save(fleet, choice)
+    _tell(fleet, choice, stores, known)
+    changed = {host for host, result in stored.items() if result.status is Status.CHANGED}
+    seconds = time.monotonic() - began
+    return {host: Result(host, "make_release", Status.CHANGED if host in changed else Status.OK, seconds=seconds,
+                         data={"digest": release.digest, "number": number, "release": choice.label})
+            for host in planned.hosts}
+
+
+def _same_model(planned: Planned) -> None:
+    """Raise when the model's files differ between nodes: one bad shard answers in exclamation marks."""
+    seen: dict[str, list[str]] = {}
+    for host, manifest in planned.manifests.items():
+        seen.setdefault(repr(sorted((manifest or {}).items())), []).append(host)
+    if len(seen) > 1:
+        groups = sorted(seen.values(), key=len, reverse=True)
+        raise StepError("the model's files are not the same on all nodes",
+                        expected=f"as on {fold_hosts(groups[0])}",
+                        found="; ".join(f"different on {fold_hosts(group)}" for group in groups[1:]),
+                        next="invoke preflight (weights) names the file")
+
+
+def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
+            ) -> tuple[dict[str, tuple[ProcessTemplate, ...]], dict[str, dict[str, str]]]:
+    shapes: dict[str, tuple[ProcessTemplate, ...]] = {}
+    values: dict[str, dict[str, str]] = {}
+    roots = {host: str(fleet.paths(host).root) for host in planned.hosts}
+    paths = {host: place.path for host, place in places.items()}
+    for replica in planned.replicas:
+        shapes[replica.name], own = templates(replica, roots, paths)
+        values.update(own)
+    for host, place in places.items():
+        values[host]["environment"] = place.digest
+    return shapes, values
+
+
+def _release(fleet: Fleet, planned: Planned, places: Mapping[str, Place],
+             shapes: Mapping[str, tuple[ProcessTemplate, ...]]) -> Release:
+    plan = planned.plan
+    digests = sorted({place.identity for place in places.values()})
+    environment = {"name": plan.environment, "digest": digests[0] if len(digests) == 1 else ",".join(digests)}
+    manifest = next(iter(planned.manifests.values()), None)
+    root = str(fleet.paths(planned.hosts[0]).root)
+    model_path = str((fleet.variables(planned.hosts[0]).get("deployment") or {}).get("model_path") or plan.model_path)
+    path = f"@{{root}}{model_path[len(root):]}" if model_path.startswith(root + "/") else model_path
+    return document.make(plan, list(shapes.values()), environment, {"path": path, "manifest": manifest}, {
+        "operator": fleet.operator, "made_at": round(time.time()), "bringup": bringup.__version__,
+        "commit": _commit(fleet), "run": fleet.run_id, "inventory": fleet.inventory.shown_as,
+    })
+
+
+def _commit(fleet: Fleet) -> str | None:
+    """The commit of the project's folder, None where it is no checkout."""
+    try:
+        done = subprocess.run(["git", "-C", str(fleet.project.root), "rev-parse", "HEAD"], capture_output=True,
+                              text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def launch_documents(planned: Planned, release: Release, shapes: Mapping[str, tuple[ProcessTemplate, ...]],
+                     values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Replica -> host -> launch document. Raises StepError when a value is not known for a host."""
+    common = {"world_size": release.world_size, "served_name": release.served_name,
+              "model_path": release.identity["model"]["path"]}
+    return {replica.name: launches(replica, shapes[replica.name], values, release.digest, common)
+            for replica in planned.replicas}
+
+
+def _write_launches(fleet: Fleet, digest: str, documents: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    flat = {host: document for hosts in documents.values() for host, document in hosts.items()}
+    for host, words in storing.put_launches(fleet, digest, flat).items():
+        fleet.emit(Note(f"differs from the last start here: {', '.join(words)}", host=host))
+
+
+def _choice(fleet: Fleet, planned: Planned, release: Release, number: int,
+            documents: Mapping[str, Mapping[str, Mapping[str, Any]]], stores: Mapping[str, HostStore]) -> Chosen:
+    history = merge(stores)
+    now = history.in_use
+    entry = history.get(release.digest)
+    key = key_of(fleet, planned.plan.api_key_variable)
+    deadlines = deadlines_of(fleet, planned.plan)
+    choice = Chosen(
+        release.digest, number, planned.plan.manager, documents, previous=now.digest if now else None,
+        previous_number=now.number if now else None,
+        changes=tuple(differences(now.release, release)) if now and now.digest != release.digest else (),
+        seconds=(entry.seconds if entry else None) or (now.seconds if now else None),
+        deadlines=dict(deadlines.__dict__), left_out=dict(planned.left_out),
+        key_variable=key[0] if key else None,
+    )
+    return replace(choice, previous=None, previous_number=None) if now is None else choice
+
+
+def _tell(fleet: Fleet, choice: Chosen, stores: Mapping[str, HostStore], known: bool) -> None:
+    using = [host for host, store in stores.items() if store.current == choice.digest]
+    if len(using) == len(stores):
+        text = "in use, nothing differs"
+    elif choice.previous is None:
+        text = "the first release here"
+    elif choice.previous == choice.digest:
+        text = f"in use on {fold_hosts(using)}, not yet on the others"
+    else:
+        text = f"differs from {choice.previous_label}: {'; '.join(choice.changes[:3]) or 'nothing that is told'}"
+    if known and choice.previous != choice.digest and len(using) != len(stores):
+        text += " (made before)"
+    fleet.emit(StageSummary(choice.label, f"{text}   {short(choice.digest)}"))
+    for name, reason in choice.left_out.items():
+        fleet.emit(Note(f"{name} is left out: {reason}", level="warn"))

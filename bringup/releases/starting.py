@@ -1,0 +1,280 @@
+"""`start_replicas`: bring replicas to the chosen release, one after the other; go back when a start fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bringup.base.errors import BringupError, FindingError, ServedError, StepError, UnreachableError
+from bringup.base.events import Note, Progress, Ready, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import duration, fold_hosts, plural
+from bringup.releases import chosen as chosen_release
+from bringup.releases import diagnosis, storing
+from bringup.releases.chosen import Chosen
+from bringup.releases.document import number_text, short
+from bringup.releases.planned import key_of
+from bringup.releases.survey import ReplicaView, Survey, look
+from bringup.run.actions import Fleet
+from bringup.serving import engine_calls as calls
+from bringup.serving.causes import Cause
+from bringup.serving.start import Deadlines, Outcome, ReplicaStart, Starting
+from bringup.serving.stop import stop_processes
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes of one replica: keep (nothing), join (it is starting already), start, or replace (stop, start)."""
+
+    replica: str
+    what: str
+    reason: str
+
+
+def decide(view: ReplicaView, digest: str, current: Mapping[str, str | None], *, restart: bool = False) -> Step:
+    """What a replica needs so that it serves this release. Pure.
+
+    A replica that serves it already is kept, one that an earlier run left starting is joined, anything else of ours
+    that runs is replaced as a whole: ranks of two starts never meet.
+    """
+    hosts = list(view.nodes)
+    on_it = all(current.get(host) == digest for host in hosts)
+    if not view.running:
+        return Step(view.name, "start", "nothing runs")
+    if restart:
+        return Step(view.name, "replace", "a restart was asked for")
+    if view.whole and view.releases == (digest,):
+        if view.serves and on_it:
+            return Step(view.name, "keep", "serves it")
+        if not all(node.ready for node in view.nodes.values()):
+            return Step(view.name, "join", "is starting it")
+        if view.serves:
+            return Step(view.name, "keep", "serves it")
+        return Step(view.name, "replace", f"runs it and does not serve: {view.probe.told if view.probe else '?'}")
+    if len(view.running) < len(hosts):
+        missing = [host for host in hosts if host not in view.running]
+        return Step(view.name, "replace", f"runs in part: nothing on {fold_hosts(missing)}")
+    return Step(view.name, "replace", "runs another release" if view.releases != (digest,) else "a rank of it is gone")
+
+
+def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Start the chosen release on every replica of the run, one replica after the other.
+
+    `args`: restart (bool) starts also what serves already. Nothing changes where the release serves. A start that
+    stops something asks first; without an answer the run ends prepared (FindingError).
+    """
+    began = time.monotonic()
+    chosen = chosen_release.needed(fleet)
+    key = key_of(fleet, chosen.key_variable)
+    survey = look(fleet, chosen.replicas, chosen.manager, key=key[1] if key else None)
+    if survey.unreachable:
+        raise UnreachableError("what runs there is not known", host=fold_hosts(list(survey.unreachable)),
+                               details=list(survey.unreachable.values())[:4], next="invoke status")
+    steps = [decide(view, chosen.digest, survey.history.current, restart=bool(args.get("restart")))
+             for view in survey.replicas.values()]
+    changed = {step.replica for step in steps if step.what != "keep"}
+    results = {host: Result(host, "start_replicas", Status.CHANGED if name in changed else Status.OK)
+               for name, hosts in chosen.replicas.items() for host in hosts}
+    if fleet.check:
+        for step in steps:
+            fleet.emit(Note(f"{step.replica}: {_would(step)} ({step.reason})"))
+        return results
+    _ask(fleet, chosen, survey, steps)
+    for step in steps:
+        _Turn(fleet, chosen, survey, key).take(step)
+    _tell(fleet, chosen, steps, time.monotonic() - began)
+    return results
+
+
+def _would(step: Step) -> str:
+    return {"keep": "stays as it is", "join": "would be waited for", "start": "would be started",
+            "replace": "would be stopped and started"}[step.what]
+
+
+def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step]) -> None:
+    """Ask before anything is stopped. Raises FindingError without a yes: everything is prepared then."""
+    stopped = [step for step in steps if step.what == "replace"]
+    if not stopped:
+        return
+    names = ", ".join(step.replica for step in stopped)
+    served = [step.replica for step in stopped if survey.replicas[step.replica].serves]
+    long = f"about {duration(chosen.seconds)} each (its last start)" if chosen.seconds else \
+        "for as long as the weights take to load (no start was recorded yet)"
+    clients = f"; {', '.join(served)} serves now and clients will see it" if served else ""
+    text = f"{names} stops ({stopped[0].reason}) and starts {chosen.label}: down {long}{clients}. Go on?"
+    answer = fleet.ask(text)
+    if answer:
+        return
+    raise FindingError(
+        "stopped before the start: everything is prepared, nothing in use was touched",
+        found="no terminal to ask at" if answer is None else "the answer was no",
+        details=[text.removesuffix(" Go on?")], next="the same command with --yes" if answer is None else None)
+
+
+class _Turn:
+    """One replica's turn: prove, stop, switch, start, and go back when that fails."""
+
+    def __init__(self, fleet: Fleet, chosen: Chosen, survey: Survey, key: tuple[str, str] | None) -> None:
+        self.fleet = fleet
+        self.chosen = chosen
+        self.survey = survey
+        self.key = key
+
+    def take(self, step: Step) -> None:
+        """Do what the step says. Raises StepError or ServedError when the replica does not serve the release."""
+        name = step.replica
+        replica = self._start_of(self.chosen.launches[name])
+        hosts = list(replica.order)
+        if step.what == "keep":
+            if any(self.survey.history.current.get(host) != self.chosen.digest for host in hosts):
+                storing.switch(self.fleet, self.chosen.digest, hosts)
+            return
+        if step.what == "join":
+            outcome = Starting(self.fleet, replica).watch()
+            storing.switch(self.fleet, self.chosen.digest, hosts)
+        else:
+            self._prove(replica)
+            self._stop(name, hosts)
+            storing.switch(self.fleet, self.chosen.digest, hosts)
+            self.fleet.emit(Progress(name, f"starting {self.chosen.label}"))
+            outcome = Starting(self.fleet, replica).start()
+        if not outcome.ready:
+            self._go_back(replica, outcome)
+        storing.mark(self.fleet, self.chosen.digest, hosts, "started", seconds=round(outcome.seconds, 1), replica=name)
+        self.fleet.emit(Progress(name, f"{outcome.ranks} ranks on {plural(len(hosts), 'node')}, first token after "
+                                       f"{duration(outcome.seconds)}", done=True))
+
+    def _start_of(self, launches: Mapping[str, Mapping[str, Any]]) -> ReplicaStart:
+        name = str(next(iter(launches.values()))["replica"])
+        return ReplicaStart(name, launches, self.chosen.manager, Deadlines(**self.chosen.deadlines), self.key)
+
+    def _prove(self, replica: ReplicaStart) -> None:
+        """Raise before anything stops when a node cannot start this release: ports, program, model folder."""
+        problems = prove(self.fleet, replica.launches, replica.manager)
+        if problems:
+            serving = self.survey.replicas[replica.name].serves
+            first = problems[0]
+            raise StepError(
+                f"{self.chosen.label} cannot start on {replica.name}: {first[1]}", host=first[0],
+                details=[f"{host}: {text}" for host, text, _ in problems[1:6]],
+                found="it was looked at before anything was stopped"
+                      + ("; what served serves on" if serving else ""), next=first[2] or None)
+
+    def _stop(self, name: str, hosts: list[str]) -> None:
+        view = self.survey.replicas[name]
+        if view.running:
+            self.fleet.emit(Progress(name, "stopping what runs"))
+            stop_processes(self.fleet, {host: node.name for host, node in view.nodes.items()}, self.chosen.manager,
+                           Deadlines(**self.chosen.deadlines).grace)
+
+    def _go_back(self, replica: ReplicaStart, outcome: Outcome) -> None:
+        """Keep the diagnosis, stop this start everywhere, start the release before it again where that can be."""
+        cause = outcome.cause or Cause("unknown", replica.head, "the start failed")
+        kept = diagnosis.keep(self.fleet, replica, outcome)
+        served = self.survey.replicas[replica.name].serves
+        reachable = [host for host in replica.order if host not in outcome.gone]
+        stop_processes(self.fleet, {host: str(replica.launches[host]["name"]) for host in reachable},
+                       self.chosen.manager, replica.deadlines.grace)
+        if cause.lies_in != "host":
+            storing.mark(self.fleet, self.chosen.digest, reachable, "bad", replica=replica.name,
+                         reason=f"{cause.host}: {cause.what}")
+        back, text = self._restart_previous(replica, outcome, cause)
+        untouched = [name for name in self.survey.replicas if name != replica.name and
+                     name not in self._done(replica.name)]
+        if untouched:
+            text += f"; {', '.join(untouched)} untouched"
+        lines = diagnosis.told(cause, outcome, kept, self.fleet.project.root)
+        kind: type[BringupError] = ServedError if served and not back else StepError
+        if cause.key == "lost" and kind is StepError:
+            kind = UnreachableError
+        raise kind(f"{diagnosis.failed_after(outcome.seconds, replica.name)}; {text}", details=lines,
+                   next="invoke status")
+
+    def _done(self, name: str) -> list[str]:
+        names = list(self.survey.replicas)
+        return names[:names.index(name)]
+
+    def _restart_previous(self, replica: ReplicaStart, outcome: Outcome, cause: Cause) -> tuple[bool, str]:
+        """Start again what ran before, once. Returns whether it serves, and what to say."""
+        view = self.survey.replicas[replica.name]
+        running = [digest for digest in view.releases if digest != self.chosen.digest]
+        before = running[0] if len(running) == 1 else None
+        earlier = {self.survey.history.current.get(host) for host in replica.order}
+        before = before or (earlier.pop() if len(earlier) == 1 else None)
+        if before is None or before == self.chosen.digest:
+            return False, "nothing ran here before that could be started again"
+        entry = self.survey.history.get(before)
+        label = number_text(entry.number if entry else None)
+        if outcome.gone:
+            return False, f"{label} is not started again: {fold_hosts(list(outcome.gone))} cannot be reached"
+        old = self._launches_of(before, replica)
+        if old is None:
+            return False, f"{label} is not prepared on all nodes of {replica.name} and is not started again"
+        storing.switch(self.fleet, before, list(replica.order))
+        if not view.running:
+            return False, f"`current` is {label} again; nothing ran before, nothing is started"
+        problems = prove(self.fleet, old.launches, old.manager)
+        if problems:
+            return False, f"{label} is not started again: {problems[0][0]}: {problems[0][1]}"
+        self.fleet.emit(Note(f"{replica.name}: the start failed ({cause.host}: {cause.what}); {label} is starting "
+                             f"again", level="warn"))
+        second = Starting(self.fleet, old).start()
+        if second.ready:
+            storing.mark(self.fleet, before, list(replica.order), "started", seconds=round(second.seconds, 1),
+                         replica=replica.name)
+            return True, f"{label} serves again on {replica.name} (after {duration(second.seconds)})"
+        diagnosis.keep(self.fleet, ReplicaStart(f"{replica.name}-back", old.launches, old.manager), second)
+        stop_processes(self.fleet, calls.names_of(old.launches), old.manager, replica.deadlines.grace)
+        why = second.cause.what if second.cause else "it did not become ready"
+        return False, f"{label} did not start again either: {why}"
+
+    def _launches_of(self, digest: str, replica: ReplicaStart) -> ReplicaStart | None:
+        found: dict[str, Mapping[str, Any]] = {}
+        for host in replica.order:
+            store = self.survey.stores.get(host)
+            document = (store.launches.get(digest, {}) if store else {}).get(f"{replica.name}-{host}")
+            if document is None:
+                return None
+            found[host] = document
+        return self._start_of(found)
+
+
+def prove(fleet: Fleet, launches: Mapping[str, Mapping[str, Any]], manager: str) -> list[tuple[str, str, str]]:
+    """Whether each node could start its process now: (host, what is wrong, what mends it), in rank order."""
+    results = calls.call_all(fleet, "engine_process", {
+        host: {"action": "prove", "name": document["name"], "launch": document, "manager": manager}
+        for host, document in launches.items()}, changes=False)
+    out = []
+    for host in calls.in_rank_order(launches):
+        result = results[host]
+        if result.bad:
+            out.append((host, calls.first_line(result), str(result.next or "")))
+        else:
+            out += [(host, str(p["found"]), str(p.get("next") or "")) for p in result.data.get("problems", ())]
+    return out
+
+
+def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> None:
+    kept = [step for step in steps if step.what == "keep"]
+    total = len(steps)
+    if len(kept) == total:
+        text = f"{chosen.label} serves already, nothing was restarted"
+    else:
+        text = f"{chosen.label} serves on {total} of {total}, {total - len(kept)} started in {duration(seconds)}"
+    fleet.emit(StageSummary(plural(total, "replica"), text))
+
+
+def summarize(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """The last stage: mark the release good on all its nodes and tell the endpoints."""
+    chosen = chosen_release.needed(fleet)
+    if not fleet.check:
+        storing.mark(fleet, chosen.digest, chosen.hosts, "good")
+        if chosen.leaving and chosen.previous and chosen.previous != chosen.digest:
+            storing.mark(fleet, chosen.previous, chosen.hosts, "left", reason=f"rolled back to {chosen.label}")
+    heads = [launches[hosts[0]] for hosts, launches in
+             ((chosen.replicas[name], launches) for name, launches in chosen.launches.items())]
+    fleet.emit(Ready(tuple(str(head["endpoint"]) for head in heads), str(heads[0]["served_name"]), chosen.label,
+                     chosen.previous_label, chosen.changes))
+    return {host: Result(host, "summarize", Status.OK, data={"digest": short(chosen.digest)}) for host in chosen.hosts}
