@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from bringup.base.errors import BringupError, InputError
@@ -183,7 +182,7 @@ class _Work:
 
     def call(self, host: str, action: str, planned: Sequence[Planned], *, timeout: float,
              changes: bool = True) -> Call:
-        """The call of the host module for what was planned; uv goes along where the host has none that is new enough."""
+        """The call of the host module for what was planned; uv goes along where the host has none new enough."""
         variables = self.fleet.variables(host)
         facts = self.facts[host]
         args: dict[str, Any] = {"action": action, "environments": [dict(item.item) for item in planned],
@@ -233,7 +232,9 @@ def _described(result: Result, planned: Sequence[Planned], task: str, *, checked
 
 
 def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
-    built, kept, failed = [], [], []
+    built: list[str] = []
+    kept: list[str] = []
+    failed: list[str] = []
     seconds = 0.0
     for host, result in results.items():
         told = (result.data.get("environments") or {}).get(name)
@@ -259,8 +260,3 @@ def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
 def _finding(host: str, name: str, item: Mapping[str, Any]) -> Finding:
     return Finding(f"environment.{name}.{item.get('check')}", host, Verdict.FAIL, str(item.get("summary")),
                    required=item.get("expected"), found=item.get("found"), mend="invoke env.build")
-
-
-def project_envs(root: Path) -> Path:
-    """The folder of all environments of a project."""
-    return root / "envs"
