@@ -1,0 +1,1 @@
+"""The contract: what the endpoint must answer, judged on its answers alone."""
