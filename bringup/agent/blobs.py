@@ -1,10 +1,7 @@
 """Files on their way to a module, named by their SHA-256. Python 3.6."""
 
 import errno
-import hashlib
 import os
-import shutil
-import tempfile
 
 FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
 """Where files are staged when this run holds no lock (and so has no state folder) or the state folder is full."""
@@ -26,6 +23,8 @@ class Store(object):
 
     def begin(self, number, digest, size, uid):
         """A file of `size` bytes follows in slices under `number`."""
+        import hashlib
+
         entry = {"digest": digest, "size": size, "uid": uid, "left": size, "hash": hashlib.sha256(), "file": None}
         self.incoming[number] = entry
         try:
@@ -95,6 +94,8 @@ class Store(object):
             _remove(path)
         for folder in self.folders:
             if os.path.basename(folder).startswith("bringup-"):
+                import shutil
+
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _finish(self, number):
@@ -145,6 +146,8 @@ class Store(object):
                     yield staging
                 except OSError:
                     pass  # full or read-only: the next place is tried
+        import tempfile
+
         for place in FALLBACKS:
             if any(os.path.dirname(folder) == place for folder in self.folders):
                 continue

@@ -13,25 +13,27 @@ CORE = ("blobs", "bootstrap", "builtins", "elevate", "frames", "journal", "lock"
 """The files of this package that every session needs."""
 
 _LOADER = '''
-import sys
+import sys, marshal
 from importlib.machinery import ModuleSpec
+D = R.read(%d)
+SOURCES = marshal.loads(zlib.decompress(D))
 class Memory(object):
-    def __init__(self, sources):
-        self.sources = sources
     def find_spec(self, name, path=None, target=None):
-        if name not in self.sources:
+        if name not in SOURCES:
             return None
-        return ModuleSpec(name, self, origin="<agent>/" + name, is_package=name in PACKAGES)
+        return ModuleSpec(name, self, origin="<agent>/" + name, is_package=name in %r)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        name = module.__name__
-        exec(compile(self.sources[name], "<agent>/" + name, "exec", 0, True), module.__dict__)
+        code = SOURCES[module.__name__]
+        if isinstance(code, str):
+            code = compile(code, "<agent>/" + module.__name__, "exec", 0, True)
+        exec(code, module.__dict__)
     def get_source(self, name):
-        return self.sources.get(name)
-sys.meta_path.insert(0, Memory(SOURCES))
+        return SOURCES[name] if isinstance(SOURCES[name], str) else None
+sys.meta_path.insert(0, Memory())
 from bringup.agent.main import main
-main(M, SOURCES, PAYLOAD)
+main(M, SOURCES, H + P + D)
 '''
 
 PACKAGES = ("bringup", "bringup.agent", "bringup.agent.modules")
@@ -59,27 +61,55 @@ def source(name):
     return _cache[key]
 
 
-def payload():
-    """The packed core, the same bytes for the same files. Kept for the life of the process."""
-    if "payload" not in _cache:
-        texts = [("bringup", ""), ("bringup.agent", ""), ("bringup.agent.modules", "")]
-        texts += [("bringup.agent." + name, source(name)) for name in sorted(CORE)]
-        text = "PACKAGES = %r\nSOURCES = {\n%s}\n%s" % (
-            PACKAGES, "".join("%r: %r,\n" % pair for pair in texts), _LOADER)
-        _cache["payload"] = zlib.compress(text.encode("utf-8"), 9)
-    return _cache["payload"]
+def own_magic():
+    """The number of this Python's byte code, as hosts report theirs."""
+    import importlib.util
+
+    return importlib.util.MAGIC_NUMBER.hex()
 
 
-def line(marker, size, ready=None):
-    """The Python text (one line, no single quotes) that reads `size` bytes of agent from standard input.
+def compiled(name):
+    """The code object of a file of this package, from Python's own cache where it is fresh."""
+    key = ("code", name)
+    if key not in _cache:
+        from importlib.machinery import SourceFileLoader
 
-    `marker` comes out before the first frame. `ready` comes out before anything is read (a child under sudo, where
-    the password may be asked for first).
+        full = "bringup.agent." + name
+        path = os.path.join(folder(), *name.split(".")) + ".py"
+        _cache[key] = SourceFileLoader(full, path).get_code(full)
+    return _cache[key]
+
+
+def payload(magic=None):
+    """The packed core, the same bytes for the same files; kept for the life of the process.
+
+    With the byte-code number of the host's Python it holds code when that is ours too, which spares the host the
+    compiling; otherwise, and without one, it holds the sources, which every Python from 3.6 on takes.
     """
-    first = 'import os;os.write(1,b"%s");' % ready if ready else ""
-    return ('import sys,io,zlib;sys.version_info<(3,6) and sys.exit("python %%d.%%d is older than 3.6"%%sys.version_info'
-            '[:2]);%sM="%s";PAYLOAD=io.BufferedReader(io.FileIO(0,closefd=False),1).read(%d);'
-            'exec(zlib.decompress(PAYLOAD).decode())' % (first, marker, size))
+    code = magic is not None and magic == own_magic()
+    key = ("payload", code)
+    if key not in _cache:
+        import marshal
+
+        texts = dict.fromkeys(PACKAGES, "")
+        for name in sorted(CORE):
+            texts["bringup.agent." + name] = compiled(name) if code else source(name)
+        packed = zlib.compress(marshal.dumps(texts) if code else marshal.dumps(texts, 2), 1 if code else 9)
+        loader = zlib.compress((_LOADER % (len(packed), PACKAGES)).encode("utf-8"), 9)
+        _cache[key] = b"%08x" % len(loader) + loader + packed
+    return _cache[key]
+
+
+def line(marker):
+    """The Python text (one line, no single quotes) that says its byte-code number and reads the agent.
+
+    What it says first is `MARKER? NUMBER`: nothing was read before that, so that a child under sudo can be given its
+    password first. The agent then says MARKER on a line of its own before its first frame.
+    """
+    return ('import sys,os,io,zlib;sys.version_info<(3,6) and sys.exit("python %%d.%%d is older than 3.6"%%sys.version_info'
+            '[:2]);import _frozen_importlib_external as f;M="%s";os.write(1,(M+"? "+f.MAGIC_NUMBER.hex()+"\\n").encode());'
+            'R=io.BufferedReader(io.FileIO(0,closefd=False),1);H=R.read(8);P=R.read(int(H,16));'
+            'exec(zlib.decompress(P).decode())' % marker)
 
 
 CANDIDATES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "python3.13", "python3.12", "python3.11",
@@ -97,7 +127,7 @@ def command(marker, python=None, extra=()):
 
     Where there is none, `MARKER-none` and lines of `MARKER-found PATH` come out instead.
     """
-    code = line(marker, len(payload()))
+    code = line(marker)
     candidates = (python,) if python else CANDIDATES + tuple(extra)
     words = ["exec", "/bin/sh", "-c", _quoted(_FIND), "sh", _quoted(code), marker, "-"]
     return " ".join(words + [_quoted(item) for item in candidates])
@@ -107,34 +137,57 @@ def _quoted(text):
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-_MENTION = re.compile(r"bringup\.agent(?:\.modules)?(?: import |\.)([A-Za-z_][\w.]*(?:\s*,\s*\w+)*)")
+_MENTION = re.compile(r"bringup\.agent(\.modules)?(?: import \(?([\w\s,]+)|\.(\w+))")
 
 
-def sources_for(module):
-    """The files that a module on the host needs and the core does not hold: a list of (full name, text).
+def needed_by(module):
+    """The files that a module on the host needs and the core does not hold: their names, `modules.copy` and the like.
 
     Raises OSError when there is no such module.
     """
     key = ("for", module)
     if key not in _cache:
-        found = {}
+        found = []
         _collect("modules." + module, found)
-        _cache[key] = sorted(found.items())
+        _cache[key] = found
     return _cache[key]
 
 
 def _collect(name, found):
-    full = "bringup.agent." + name
-    if full in found:
+    if name in found:
         return
     text = source(name)
-    found[full] = text
+    found.append(name)
     for match in _MENTION.finditer(text):
-        in_modules = match.group(0).startswith("bringup.agent.modules")
-        for word in match.group(1).replace(" ", "").split(","):
-            first = word.split(".")[0]
-            wanted = "modules." + first if in_modules else first
-            if wanted in CORE or wanted == "modules":
+        for word in (match.group(2) or match.group(3)).replace(",", " ").split():
+            wanted = "modules." + word if match.group(1) else word
+            if wanted in CORE or wanted in found:
                 continue
             if os.path.isfile(os.path.join(folder(), *wanted.split(".")) + ".py"):
                 _collect(wanted, found)
+
+
+def packed(name, magic=None):
+    """One file for a `source` frame: a dict with `text`, or with `code` when the host's byte code is ours."""
+    code = magic is not None and magic == own_magic()
+    key = ("packed", name, code)
+    if key not in _cache:
+        if code:
+            import base64
+            import marshal
+
+            data = zlib.compress(marshal.dumps(compiled(name)), 1)
+            _cache[key] = {"name": "bringup.agent." + name, "code": base64.b64encode(data).decode("ascii")}
+        else:
+            _cache[key] = {"name": "bringup.agent." + name, "text": source(name)}
+    return _cache[key]
+
+
+def unpacked(message):
+    """On the host: what packed() made, as the importer takes it."""
+    if "code" not in message:
+        return message["text"]
+    import binascii
+    import marshal
+
+    return marshal.loads(zlib.decompress(binascii.a2b_base64(message["code"])))

@@ -6,8 +6,8 @@ before it reads anything, so that nothing of the agent is taken for a password.
 
 import os
 import signal
-import subprocess
 import sys
+import time
 
 from bringup.agent import bootstrap
 from bringup.agent.wire import Closed, Wire
@@ -53,8 +53,8 @@ class Elevated(object):
         self._pending = []
         token = bootstrap.token()
         self._prompt = ("[bringup-%s]" % token).encode()
-        self._ready = ("ready-%s" % token).encode()
         self._marker = ("agent-%s" % token).encode()
+        self._ready = self._marker + b"? "
         self._errors = b""
         self._output = b""
         self._asked = False
@@ -62,7 +62,9 @@ class Elevated(object):
 
     def start(self, deadline):
         """Start sudo; the loop then watches out_fd and err_fd."""
-        code = bootstrap.line(self._marker.decode(), len(self.payload), self._ready.decode())
+        import subprocess
+
+        code = bootstrap.line(self._marker.decode())
         argv = ["sudo", "-S", "-H", "-p", self._prompt.decode(), "-u", self.account, "--",
                 sys.executable or "python3", "-SIE", "-c", code]
         environment = dict(os.environ, LC_ALL="C", LANGUAGE="C")
@@ -152,11 +154,13 @@ class Elevated(object):
         """The child is gone: find the reason. Returns its exit status."""
         if self.state == "starting":
             self.read_errors()
-        try:
-            status = self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            status = self.process.wait()
+        until = time.time() + 2.0
+        while self.process.poll() is None:
+            if time.time() > until:
+                self.kill()
+                until += 2.0
+            time.sleep(0.005)
+        status = self.process.returncode
         if self.state == "starting":
             self._explain(status)
         return status

@@ -2,7 +2,7 @@
 
 Control frames from the controller (the number of the frame is the request's):
     hello    run, operator, machine, root, password?, heartbeat, silence, grace, child?, address?
-    source   name, text: a file of the package that a task needs
+    source   name, text or code: a file of the package that a task needs
     task     module, args, segment, become, environment, timeout, check, diff, ignore_errors, no_log, digest
     blob     digest, size, file: slices under the number `file` follow; or error
     cancel   all?: the request of the frame's number, or everything
@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 
-from bringup.agent import builtins, frames, processes
+from bringup.agent import bootstrap, builtins, frames, processes
 from bringup.agent.blobs import Store
 from bringup.agent.elevate import DEADLINE, Elevated
 from bringup.agent.lock import state_folder
@@ -210,8 +210,8 @@ class Agent(object):
         self.next_beat = time.time() + float(message.get("heartbeat", 5.0))
 
     def do_source(self, number, message):
-        self.sources[message["name"]] = message["text"]
-        self.extra.append(message["name"])
+        self.sources[message["name"]] = bootstrap.unpacked(message)
+        self.extra.append(message)
         frame = frames.control(message)
         for worker in self.workers.values():
             worker.wire.send(frame)
@@ -357,8 +357,8 @@ class Agent(object):
             child = Elevated(become, self.user, password, self.payload, frames.control(hello))
             self.children[become] = child
             child.start(time.time() + DEADLINE)
-            for name in self.extra:
-                child.send(frames.control({"t": "source", "name": name, "text": self.sources[name]}))
+            for source in self.extra:
+                child.send(frames.control(source))
         return child
 
     def begin(self, kind, place, message):

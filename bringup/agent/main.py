@@ -1,10 +1,8 @@
 """Where the agent begins on a host. Python 3.6."""
 
 import os
-import platform
 import pwd
 import signal
-import socket
 import sys
 
 from bringup.agent import frames, processes
@@ -40,12 +38,8 @@ def about():
     except KeyError:
         user, home = str(os.geteuid()), os.environ.get("HOME", "/")
     return {
-        "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "platform": platform_name(),
-        "user": user, "uid": os.geteuid(), "home": home, "hostname": socket.gethostname(),
+        "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "platform": "%s %s" % (sys.platform, os.uname().machine),
+        "user": user, "uid": os.geteuid(), "home": home, "hostname": os.uname().nodename,
         "machine_id": machine_id(), "boot_id": processes.boot_id(), "pid": os.getpid(),
     }
 
-
-def platform_name():
-    """`linux x86_64`; without `platform.platform()`, which starts processes on some systems."""
-    return "%s %s" % (sys.platform, os.uname().machine) if hasattr(os, "uname") else platform.system()

@@ -19,6 +19,8 @@ import tempfile
 import threading
 import time
 
+from bringup.agent.processes.proc import MARK
+
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
                      re.IGNORECASE)
 _DEVICE = re.compile(r"^/dev/(nvidia|davinci|kfd|dri/render)")
@@ -74,11 +76,11 @@ def _pids():
 
 
 def _processes(given):
-    """pid, parent, account, state, start in clock ticks after boot, age, unit and command of every process."""
+    """pid, parent, account, state, start in ticks after boot, age in seconds, unit, our mark, command of all."""
     ticks = os.sysconf("SC_CLK_TCK")
     uptime = float((_read("/proc/uptime") or "0").split()[0])
     names = {}
-    lines = ["PID PPID USER STAT START ELAPSED UNIT COMMAND"]
+    lines = ["PID PPID USER STAT START ELAPSED UNIT MARK COMMAND"]
     for pid in _pids():
         folder = "/proc/%d" % pid
         stat = _read(folder + "/stat")
@@ -107,9 +109,22 @@ def _processes(given):
                     unit = part
         command = _SECRET.sub(r"\1********", " ".join(command.split()))[:300]
         age = max(0, int(uptime - int(fields[19]) / float(ticks)))
-        shown = (pid, fields[1], names[uid], fields[0], fields[19], age, unit, command)
-        lines.append("%d %s %s %s %s %d %s %s" % shown)
+        shown = (pid, fields[1], names[uid], fields[0], fields[19], age, unit, _mark(folder), command)
+        lines.append("%d %s %s %s %s %d %s %s %s" % shown)
     return _text(lines)
+
+
+def _mark(folder):
+    """The mark that an engine process of ours carries in its environment (see processes.proc.MARK), `-` without one."""
+    start = MARK.encode("ascii") + b"="
+    try:
+        with open(folder + "/environ", "rb") as handle:
+            for word in handle.read(1 << 20).split(b"\0"):
+                if word.startswith(start):
+                    return word[len(start):].decode("utf-8", "replace").replace(" ", "?") or "-"
+    except OSError:
+        pass
+    return "-"
 
 
 def _holders(given):

@@ -6,13 +6,10 @@ The loop forks it, keeps it for consecutive tasks of one account, and replaces i
 import importlib
 import os
 import signal
-import socket
 import sys
 import time
-import traceback
 
-from bringup.agent import frames
-from bringup.agent.task import Failure, Task
+from bringup.agent import bootstrap, frames
 
 OUTPUT_CAP = 1024 * 1024
 """Bytes of a task's live output sent for each stream before only the end is kept; and of each text in a result."""
@@ -31,29 +28,28 @@ class Worker(object):
 
 def fork(user, sources, close_fds, wire_class):
     """Start a worker as `user` (a pwd entry, or None for our own account). Raises OSError."""
-    ours, theirs = socket.socketpair()
+    to_worker, from_worker = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 70
         try:
-            ours.close()
-            for fd in close_fds:
+            for fd in [to_worker[1], from_worker[0]] + close_fds:
                 os.close(fd)
             _settle(user)
-            _Serving(theirs, sources).run()
+            _Serving(to_worker[0], from_worker[1], sources).run()
             status = 0
         except (EOFError, OSError):
             status = 0
         except BaseException:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         finally:
             try:
                 sys.stderr.flush()
             finally:
                 os._exit(status)
-    theirs.close()
-    fd = ours.detach()
-    return Worker(pid, wire_class(fd, fd), user)
+    os.close(to_worker[0])
+    os.close(from_worker[1])
+    return Worker(pid, wire_class(from_worker[0], to_worker[1]), user)
 
 
 def _settle(user):
@@ -76,8 +72,9 @@ def _settle(user):
 
 
 class _Serving(object):
-    def __init__(self, sock, sources):
-        self.sock = sock
+    def __init__(self, read_fd, write_fd, sources):
+        self.read_fd = read_fd
+        self.write_fd = write_fd
         self.sources = sources
         self.decoder = frames.Decoder()
         self.ready = []
@@ -92,13 +89,13 @@ class _Serving(object):
         while True:
             message = self.next()
             if message["t"] == "source":
-                self.sources[message["name"]] = message["text"]
+                self.sources[message["name"]] = bootstrap.unpacked(message)
             elif message["t"] == "task":
                 self.perform(message)
 
     def next(self):
         while not self.ready:
-            data = self.sock.recv(262144)
+            data = os.read(self.read_fd, 262144)
             if not data:
                 raise EOFError()
             self.ready.extend(self.decoder.feed(data))
@@ -122,6 +119,8 @@ class _Serving(object):
         self.flush()
 
     def call(self, message):
+        from bringup.agent.task import Failure, Task
+
         task = Task(message.get("args") or {}, check=message.get("check", False), diff=message.get("diff", False),
                     environment=message.get("environment"), root=message.get("root", ""), line=self.line,
                     blob=self.blob, run_id=message.get("run", ""), lock_fd=message.get("lock_fd"))
@@ -137,7 +136,7 @@ class _Serving(object):
         except Failure as failure:
             return dict(failure.fields, failed=True, msg=failure.message)
         except OSError as error:
-            return {"failed": True, "msg": _os_error(error), "errno": error.errno, "exception": traceback.format_exc()}
+            return {"failed": True, "msg": _os_error(error), "errno": error.errno, "exception": _trace()}
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -150,7 +149,7 @@ class _Serving(object):
         while True:
             message = self.next()
             if message["t"] == "source":
-                self.sources[message["name"]] = message["text"]
+                self.sources[message["name"]] = bootstrap.unpacked(message)
             elif message["t"] == "blob" and message["digest"] == digest:
                 if message.get("error"):
                     raise Failure("the file did not reach the host: %s" % message["error"])
@@ -198,8 +197,8 @@ class _Serving(object):
     def flush(self):
         data, self.out, self.out_size = b"".join(self.out), [], 0
         self.flushed = time.time()
-        if data:
-            self.sock.sendall(data)
+        while data:
+            data = data[os.write(self.write_fd, data):]
 
 
 def _cap(result):
@@ -223,6 +222,12 @@ def _os_error(error):
     return "%s: %s" % (where, text) if where else text
 
 
+def _trace():
+    import traceback
+
+    return traceback.format_exc()
+
+
 def _broken(name, error):
     return {"failed": True, "msg": "the module %s broke: %s: %s" % (name, type(error).__name__, error),
-            "exception": traceback.format_exc()}
+            "exception": _trace()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import socket
@@ -173,7 +174,15 @@ class _Check(paramiko.MissingHostKeyPolicy):
         self.accepted = self.server.policy.check(key.get_name(), key.asbytes())
 
 
-def connect(server: Server, gate: Gate) -> fabric.Connection:
+@dataclass(frozen=True)
+class Link:
+    """An authenticated connection, and the seconds that a round trip takes on its way."""
+
+    connection: fabric.Connection
+    round_trip: float
+
+
+def connect(server: Server, gate: Gate) -> Link:
     """An authenticated connection. Raises UnreachableError that names the phase."""
     until = time.monotonic() + REFUSED_FOR
     pause = 0.25
@@ -207,8 +216,8 @@ class _Refused(Exception):
         self.found = found
 
 
-def _attempt(server: Server, gate: Gate) -> fabric.Connection:
-    sock = _open(server, gate)
+def _attempt(server: Server, gate: Gate) -> Link:
+    sock, round_trip = _open(server, gate)
     check = _Check(server)
     credentials = Credentials(server.user, server.named, server.password, server.use_agent, server.agent_socket,
                               server.only_named, server.usual, gate)
@@ -239,7 +248,7 @@ def _attempt(server: Server, gate: Gate) -> fabric.Connection:
     if check.accepted is not None:
         hostkeys.add([check.accepted])
     connection.transport.set_keepalive(15)
-    return connection
+    return Link(connection, round_trip)
 
 
 def _key_types(policy: hostkeys.Policy, preferred: tuple[str, ...]) -> tuple[str, ...]:
@@ -263,16 +272,17 @@ def _drop(sock: Any, transports: list[_Transport]) -> None:
         transport.packetizer.close()
 
 
-def _open(server: Server, gate: Gate) -> Any:
-    """A socket, or what stands for one: a channel of a bastion, a command's pipes."""
+def _open(server: Server, gate: Gate) -> tuple[Any, float]:
+    """A socket, or what stands for one (a channel of a bastion, a command's pipes), and the seconds that it took."""
     if server.proxy_command is not None:
         try:
-            return paramiko.ProxyCommand(server.proxy_command)
+            return paramiko.ProxyCommand(server.proxy_command), math.inf  # not known: taken for a long way
         except OSError as error:
             raise UnreachableError(f"ProxyCommand cannot be started: {error.strerror}", host=server.label,
                                    found=server.proxy_command) from None
     if server.via is not None:
-        return _through(server, server.via, gate)
+        began = time.monotonic()
+        return _through(server, server.via, gate), time.monotonic() - began
     try:
         addresses = socket.getaddrinfo(server.address, server.port, server.family, socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
@@ -283,6 +293,7 @@ def _open(server: Server, gate: Gate) -> Any:
     for family, kind, protocol, _, address in addresses:
         sock = socket.socket(family, kind, protocol)
         sock.settimeout(server.tcp)
+        began = time.monotonic()
         try:
             sock.connect(address)
         except OSError as error:
@@ -290,12 +301,13 @@ def _open(server: Server, gate: Gate) -> Any:
             reason = f"no answer within {server.tcp:g} s" if isinstance(error, TimeoutError) else error.strerror
             problems.append(f"{address[0]} port {server.port}: {reason}")
             continue
+        round_trip = time.monotonic() - began
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        return sock
+        return sock, round_trip
     raise UnreachableError("no TCP connection", host=server.label, details=[*_way(server), *problems[1:]],
                            found=problems[0] if problems else "no address",
                            next=f"is the host up and sshd listening there? ssh -p {server.port} {server.address}")
@@ -306,7 +318,7 @@ def _through(server: Server, via: Server, gate: Gate) -> Any:
     bastion = gate.bastion(via.way)
     with bastion.lock:
         if bastion.connection is None or not bastion.connection.is_connected:
-            bastion.connection = connect(via, gate) if via.via is None else _attempt_through(via, gate)
+            bastion.connection = connect(via, gate).connection
         transport = bastion.connection.transport
     try:
         return transport.open_channel("direct-tcpip", (server.address, server.port), ("", 0), timeout=server.tcp)
@@ -315,10 +327,6 @@ def _through(server: Server, via: Server, gate: Gate) -> Any:
         raise UnreachableError(f"the bastion {via.address} does not reach it", host=server.label, found=reason,
                                details=_way(server),
                                next=f"from there: ssh {via.user}@{via.address} nc -vz {server.address} {server.port}") from None
-
-
-def _attempt_through(via: Server, gate: Gate) -> fabric.Connection:
-    return connect(via, gate)
 
 
 def _way(server: Server) -> list[str]:

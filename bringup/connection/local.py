@@ -15,6 +15,8 @@ from bringup.connection.messages import Target
 class LocalPipe:
     """The agent's process on this machine, as the account that runs bringup."""
 
+    round_trip = 0.0
+
     def __init__(self, target: Target, marker: str) -> None:
         command = bootstrap.command(marker, target.python, extra=(sys.executable,))
         try:

@@ -8,6 +8,11 @@ from typing import Protocol
 class Pipe(Protocol):
     """Standard input, output and error of the agent's process on a host. One thread reads, another may write."""
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds to the host and back, as its connection took."""
+        ...
+
     def read(self, timeout: float) -> bytes | None:
         """What came out; None when nothing came within `timeout` seconds; empty at the end."""
         ...

@@ -47,6 +47,9 @@ GRACE = 60.0
 AGENT_START = 30.0
 """Seconds from the start of the command to the agent's first word: login scripts run in between."""
 
+SHORT_WAY = 0.015
+"""Seconds for a round trip: below it asking for the byte code costs less than compiling on the host."""
+
 INLINE = 65536
 """Files up to this size are sent with their task; larger ones when the host asks for them."""
 
@@ -80,7 +83,8 @@ class Session:
         self._pipe: Pipe | None = None
         self._marker = bootstrap.token()
         self._condition = threading.Condition()
-        self._control: deque[bytes] = deque()
+        self._control: deque[bytes | str] = deque()  # a text is the name of a file of the agent, packed when it is sent
+        self._magic: str | None = None
         self._files: deque[Iterator[bytes]] = deque()
         self._file_number = 0
         self._requests: dict[int, Request] = {}
@@ -100,7 +104,7 @@ class Session:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; they are sent without waiting for those before them."""
-        control: list[bytes] = []
+        control: list[bytes | str] = []
         with self._condition:
             for request in requests:
                 self._requests[request.id] = request
@@ -164,22 +168,33 @@ class Session:
         self._post(message)
 
     def _connect(self) -> Pipe:
-        first = bootstrap.payload() + frames.control(self._hello())
+        command = bootstrap.command(self._marker, self.target.python)
         if self.target.connection == "local":
             from bringup.connection.local import LocalPipe
 
-            local = LocalPipe(self.target, self._marker)
-            try:
-                local.write(first)
-            except OSError:
-                return local  # it has ended: what it printed says why
-            return local
+            return LocalPipe(self.target, self._marker)
         from bringup.connection.ssh import SshPipe
 
+        return SshPipe(self.target, self._gate, command)
+
+    def _taken(self) -> bytes:
+        """The control frames that wait, as bytes; the caller holds the lock."""
+        out = []
+        for item in self._control:
+            if isinstance(item, str):
+                out.append(frames.control({"t": "source", **bootstrap.packed(item, self._magic)}))
+            else:
+                out.append(item)
+        self._control.clear()
+        return b"".join(out)
+
+    def _send_agent(self, pipe: Pipe) -> None:
+        """The agent, who we are, and what was submitted so far, in one write."""
         with self._condition:
-            early = b"".join(self._control)
-            self._control.clear()
-        return SshPipe(self.target, self._gate, bootstrap.command(self._marker, self.target.python), first + early)
+            early = self._taken()
+        # a pipe that is closed already has said why: the reader tells it
+        with contextlib.suppress(OSError):
+            pipe.write(bootstrap.payload(self._magic) + frames.control(self._hello()) + early)
 
     def _hello(self) -> dict[str, Any]:
         password = self.target.become_password
@@ -188,12 +203,20 @@ class Session:
                 "verb": self._verb, "password": password.reveal() if password is not None else None}
 
     def _await_agent(self, pipe: Pipe) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
-        """Read up to the marker; what comes before it is noise of login scripts."""
+        """Start the agent and read up to its first frame; what comes before is noise of login scripts.
+
+        Over a short way the agent waits until the host's Python has said which byte code it takes; over a long one the
+        sources are sent at once, which saves a round trip.
+        """
+        asked = self._marker.encode() + b"? "
         marker = self._marker.encode() + b"\n"
         seen = bytearray()
         until = time.monotonic() + AGENT_START
         decoder = self._decoder = frames.Decoder()
         noise: bytes | None = None
+        waiting = pipe.round_trip < SHORT_WAY
+        if not waiting:
+            self._send_agent(pipe)
         while True:
             data = pipe.read(min(1.0, max(0.0, until - time.monotonic())))
             self._errors += pipe.errors()
@@ -201,20 +224,25 @@ class Session:
                 raise self._no_agent(pipe, bytes(seen))
             if data:
                 seen += data
-                if noise is None and marker in seen:
-                    noise, _, rest = bytes(seen).partition(marker)
-                    seen = bytearray(rest)
-                if noise is not None:
-                    received = decoder.feed(bytes(seen))
-                    seen.clear()
-                    if received:
-                        info = frames.message(received[0][2])
-                        info["noise"] = _lines(noise + bytes(self._errors))
-                        self._errors.clear()
-                        self._heard = time.monotonic()
-                        return info, received[1:]
-                elif len(seen) > 1_048_576:
-                    del seen[:-65536]
+            if waiting and asked in seen and b"\n" in seen[seen.index(asked):]:
+                waiting = False
+                self._magic = bytes(seen).split(asked, 1)[1].split(b"\n", 1)[0].decode("ascii", "replace")
+                self._send_agent(pipe)
+            if data and noise is None and marker in seen:
+                before, _, rest = bytes(seen).partition(marker)
+                noise = before.split(asked, 1)[0]
+                seen = bytearray(rest)
+            if data and noise is not None:
+                received = decoder.feed(bytes(seen))
+                seen.clear()
+                if received:
+                    info = frames.message(received[0][2])
+                    info["noise"] = _lines(noise + bytes(self._errors))
+                    self._errors.clear()
+                    self._heard = time.monotonic()
+                    return info, received[1:]
+            if noise is None and len(seen) > 1_048_576:
+                del seen[:-65536]
             if time.monotonic() >= until:
                 raise UnreachableError(
                     f"the agent did not start within {AGENT_START:g} s", host=self.host,
@@ -330,8 +358,7 @@ class Session:
                         self._condition.wait(max(0.0, beat - time.monotonic()))
                     if self._ended:
                         return
-                    data = b"".join(self._control)
-                    self._control.clear()
+                    data = self._taken()
                     file = self._files.popleft() if self._files else None
                 if data:
                     pipe.write(data)
@@ -349,15 +376,12 @@ class Session:
 
     # files and sources
 
-    def _sources(self, request: Request) -> list[bytes]:
-        if request.module in BUILTINS or request.module in self._modules_sent:
+    def _sources(self, request: Request) -> list[str]:
+        """The names of the agent's files that this request needs and that were not sent yet."""
+        if request.module in BUILTINS:
             return []
-        self._modules_sent.add(request.module)
-        out = []
-        for name, text in bootstrap.sources_for(request.module):
-            if name not in self._modules_sent:
-                self._modules_sent.add(name)
-                out.append(frames.control({"t": "source", "name": name, "text": text}))
+        out = [name for name in bootstrap.needed_by(request.module) if name not in self._modules_sent]
+        self._modules_sent.update(out)
         return out
 
     def _slices(self, request: Request, blob: Any) -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from typing import Any
 
@@ -24,9 +23,11 @@ WRITE = 65536
 class SshPipe:
     """One channel of one connection: the command is sent and the agent behind it, without waiting for the reply."""
 
-    def __init__(self, target: Target, gate: Gate, command: str, first: bytes) -> None:
+    def __init__(self, target: Target, gate: Gate, command: str) -> None:
         server = server_of(target)
-        self._connection = connect(server, gate)
+        link = connect(server, gate)
+        self.round_trip = link.round_trip
+        self._connection = link.connection
         transport = self._connection.transport
         try:
             self._channel: Any = transport.open_session(window_size=2 << 21, timeout=LOGIN)
@@ -42,12 +43,6 @@ class SshPipe:
         message.add_boolean(True)
         message.add_string(command)
         transport._send_user_message(message)
-        self._first = first
-        self._sender: threading.Thread | None = None
-        try:
-            self.write(first)
-        except OSError:
-            return  # it ended before it read the agent; what it printed tells why
 
     def read(self, timeout: float) -> bytes | None:
         """See Pipe."""
