@@ -18,8 +18,9 @@ _FAMILIES = {
 _NAMES = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "RedHat", "fedora": "Fedora", "centos": "CentOS",
           "rocky": "Rocky", "almalinux": "AlmaLinux", "ol": "OracleLinux", "amzn": "Amazon", "openeuler": "openEuler",
           "kylin": "Kylin Linux", "euleros": "EulerOS", "anolis": "Anolis", "tencentos": "TencentOS",
-          "alinux": "Alibaba", "sles": "SLES", "opensuse-leap": "openSUSE Leap", "opensuse-tumbleweed": "openSUSE Tumbleweed",
-          "alpine": "Alpine", "arch": "Archlinux", "linuxmint": "Linux Mint", "raspbian": "Raspbian", "pop": "Pop!_OS",
+          "alinux": "Alibaba", "sles": "SLES", "opensuse-leap": "openSUSE Leap",
+          "opensuse-tumbleweed": "openSUSE Tumbleweed", "alpine": "Alpine", "arch": "Archlinux",
+          "linuxmint": "Linux Mint", "raspbian": "Raspbian", "pop": "Pop!_OS",
           "kali": "Kali", "deepin": "Deepin", "uos": "UOS"}
 
 

@@ -61,7 +61,7 @@ def run(task):
 
 
 def put(task, args, dest, content, keep=True, new_mode=None):
-    """One file to its place. `new_mode` is the mode for a file written without one asked; returns the result."""
+    """One file to its place; returns the result. `new_mode` is what a file that is replaced gets with no mode asked."""
     if args.get("mode") == "preserve":
         args = dict(args, mode=content.mode)
     made = False
@@ -79,7 +79,8 @@ def put(task, args, dest, content, keep=True, new_mode=None):
     link = os.path.islink(dest)
     same = not link and os.path.isfile(dest) and os.access(dest, os.R_OK) and _files.digest(dest, "sha256") == \
         content.digest
-    _verify(task, args, content, same)
+    if not task.check:
+        _verify(task, args, content, same)
     return _place(task, args, dest, content, same, made, keep and not link, new_mode)
 
 
@@ -107,7 +108,9 @@ def _place(task, args, dest, content, same, made, keep, new_mode):
                 raise Failure("Destination directory %s does not exist" % folder, path=dest)
             if args.get("backup") and os.path.exists(dest):
                 out["backup_file"] = _files.backup(dest)
-            wanted = args if args.get("mode") is not None or new_mode is None else dict(args, mode=new_mode)
+            wanted = args
+            if new_mode is not None and args.get("mode") is None and os.path.lexists(dest):
+                wanted = dict(args, mode=new_mode)
             _files.replace(task, dest, content.path(task), wanted, args.get("validate"), keep)
     changed = made or not same
     if os.path.lexists(dest) and not (task.check and not same):

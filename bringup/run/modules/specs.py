@@ -56,6 +56,7 @@ _HOST: tuple[tuple[str, str, bool, str], ...] = (
     ("copy", "copy", False, "put a file, a folder or a text on the host"),
     ("file", "file", False, "files, folders, links: presence, mode, owner"),
     ("group", "group", False, "a group of accounts"),
+    ("host_setting", "host_setting", False, "a setting of the host: checked, kept, changed, put back"),
     ("lineinfile", "lineinfile", False, "keep one line in a file"),
     ("package", "package", False, "distribution packages, by apt-get or dnf"),
     ("ping", "ping", True, "answer, to show that modules run"),
@@ -79,7 +80,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "setup": ("gather_facts",),
 }
 
-_COLLECTIONS: Mapping[str, str] = {"sysctl": "ansible.posix"}
+_COLLECTIONS: Mapping[str, str | None] = {"sysctl": "ansible.posix", "host_setting": None}
 
 
 def general_modules() -> list[ModuleSpec]:
@@ -101,7 +102,7 @@ def _host_module(name: str, agent: str, reads_only: bool, text: str) -> ModuleSp
     module = importlib.import_module(f"bringup.agent.modules.{agent}")
     names = (name, *_ALIASES.get(name, ()))
     collection = _COLLECTIONS.get(name, "ansible.builtin")
-    qualified = tuple(f"{collection}.{one}" for one in names)
+    qualified = tuple(f"{collection}.{one}" for one in names) if collection else ()
     return ModuleSpec(
         name,
         module.ARGUMENTS,
