@@ -89,8 +89,6 @@ _NVIDIA = (
     _smi("nvidia.topo", "topo", "-m"),
     _smi("nvidia.p2p", "topo", "-p2p", "r"),
     _smi("nvidia.apps", "--query-compute-apps=gpu_bus_id,pid,used_gpu_memory,process_name", "--format=csv,noheader"),
-    _smi("nvidia.remap", "--query-remapped-rows=gpu_bus_id,remapped_rows.correctable,remapped_rows.uncorrectable,"
-         "remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader"),
     Probe("nvidia.module", read=("/proc/driver/nvidia/version", "/sys/module/nvidia/version"), platform="nvidia"),
     Probe("nvidia.gpus_proc", read=("/proc/driver/nvidia/gpus/*/information",), platform="nvidia"),
     Probe("nvidia.fabricmanager", argv=(

@@ -1,4 +1,4 @@
-"""Other outputs of nvidia-smi and its driver: links, matrix, versions, processes, CSV, the module's version."""
+"""Other outputs of nvidia-smi and its driver: links, matrix, versions, processes, the module's version."""
 
 from __future__ import annotations
 
@@ -49,17 +49,6 @@ class App:
     pid: int
     used: int | None
     name: str
-
-
-@dataclass(frozen=True)
-class Remap:
-    """Row remapping of one GPU; None where the device has none."""
-
-    bus: str
-    correctable: int | None
-    uncorrectable: int | None
-    pending: bool | None
-    failed: bool | None
 
 
 def nvlinks(text: str) -> tuple[Links, ...]:
@@ -153,15 +142,6 @@ def versions(text: str) -> dict[str, str]:
     return found
 
 
-def header_versions(text: str) -> dict[str, str]:
-    """Driver and CUDA out of the header of the default table. Raises Unread."""
-    driver = re.search(r"(?:Driver|KMD) Version:\s*(\d[\d.]*)", text)
-    cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d[\d.]*)", text)
-    if not driver:
-        raise Unread(_first(text) or "no driver version in the table of nvidia-smi")
-    return {"driver": driver.group(1), **({"cuda": cuda.group(1)} if cuda else {})}
-
-
 def gpu_list(text: str) -> tuple[str, ...]:
     """`nvidia-smi -L`: the GPUs' names in order, MIG devices left out. Raises Unread."""
     out = [match.group(2) for match in map(_GPU_LINE.match, plain(text).splitlines()) if match]
@@ -183,22 +163,6 @@ def module_version(text: str) -> str:
     raise Unread("no version in /proc/driver/nvidia/version")
 
 
-def cells(text: str) -> list[list[str]]:
-    """CSV of nvidia-smi as rows of cells; lines that are no row (error messages) are left out."""
-    rows = [[cell.strip() for cell in line.split(", ")] for line in plain(text).splitlines() if ", " in line]
-    width = max((len(row) for row in rows), default=0)
-    return [row for row in rows if len(row) == width]
-
-
-def table(text: str) -> list[dict[str, str]]:
-    """CSV with a header row, as dicts by the header's names without their unit. Raises Unread."""
-    rows = cells(text)
-    if not rows:
-        raise Unread(_first(text) or "nvidia-smi printed no table")
-    names = [name.split(" [")[0] for name in rows[0]]
-    return [dict(zip(names, row, strict=True)) for row in rows[1:]]
-
-
 def apps(text: str) -> tuple[App, ...]:
     """`--query-compute-apps=gpu_bus_id,pid,used_gpu_memory,process_name`, without header. Raises Unread."""
     out = []
@@ -212,24 +176,6 @@ def apps(text: str) -> tuple[App, ...]:
         if pid is not None:
             out.append(App(bus(parts[0]), pid, whole(parts[2]), parts[3]))
     return tuple(out)
-
-
-def remaps(text: str) -> tuple[Remap, ...]:
-    """`--query-remapped-rows=gpu_bus_id,...` without header. Raises Unread."""
-    out = []
-    for row in cells(text):
-        if row[0].startswith(("gpu_", "GPU-")) or len(row) != 5:
-            continue
-        if any(broken(cell) for cell in row):
-            raise Unread(f"row remapping of {row[0]} answers {row[1]}")
-        out.append(Remap(bus(row[0]), whole(row[1]), whole(row[2]), _yes(row[3]), _yes(row[4])))
-    if not out:
-        raise Unread(_first(text) or "nvidia-smi printed no remapped rows")
-    return tuple(out)
-
-
-def _yes(cell: str) -> bool | None:
-    return {"yes": True, "no": False}.get(cell.lower())
 
 
 def toolkit(text: str) -> str:

@@ -1,0 +1,56 @@
+"""AMD GPUs: the tool answers, how many, which, nothing on them."""
+
+from __future__ import annotations
+
+from bringup.preflight.parsers import amd
+from bringup.preflight.registry import Outcome, View, check, failed, passed, warned
+from bringup.preflight.unread import Unread
+
+
+def _gpus(view: View) -> tuple[amd.AmdGpu, ...]:
+    return amd.smi(view.facts.answers.text("amd.smi", any_status=True))
+
+
+@check("amd.tool", "rocm-smi answers", platform="amd", reads=("amd.smi",), source="gpustack", absent="unknown",
+       remedy="install ROCm, or add the account to the groups video and render")
+def tool(view: View) -> Outcome:
+    answer = view.facts.answers.get("amd.smi")
+    if answer.missing:
+        return failed("rocm-smi is not there")
+    return passed(f"{len(_gpus(view))} devices")
+
+
+@check("amd.count", "as many GPUs answer as the plan needs", platform="amd", reads=("amd.smi", "host.pci"),
+       source="hardware profile", after=("amd.tool",), remedy="power-cycle the host")
+def count(view: View) -> Outcome:
+    there = len(_gpus(view))
+    need = view.need.count
+    try:
+        on_bus = len([d for d in view.facts.pci if d.vendor == "1002" and d.kind in ("1200", "0380")])
+    except Unread:
+        on_bus = 0
+    if on_bus > there:
+        return failed(f"{on_bus} on the PCI bus, {there} answer")
+    if need and there < need.number:
+        return failed(f"{there} GPUs, {need.number:.0f} are needed", source=need.source)
+    return passed(f"{there} GPUs")
+
+
+@check("amd.product", "the GPUs are of the plan's hardware, all alike", platform="amd", reads=("amd.smi",),
+       source="hardware profile", after=("amd.tool",), remedy="name the hardware that is there")
+def product(view: View) -> Outcome:
+    seen = sorted({f"{gpu.name} {gpu.device}".strip() for gpu in _gpus(view)})
+    if len(seen) > 1:
+        return failed(f"different GPUs in one host: {', '.join(seen)}")
+    if view.need.profile and not view.need.profile.fits(seen[0]):
+        return failed(f"{seen[0]}, the plan is for {view.need.hardware}")
+    return passed(seen[0])
+
+
+@check("amd.memory", "no device memory is used before a start", platform="amd", reads=("amd.smi",),
+       source="0 % when idle", after=("amd.tool",), remedy="rocm-smi --showpids")
+def used(view: View) -> Outcome:
+    full = [gpu for gpu in _gpus(view) if (gpu.memory_percent or 0) > 2]
+    if full:
+        return warned(f"GPU {', '.join(str(gpu.index) for gpu in full)}: {full[0].memory_percent} % in use")
+    return passed("none")

@@ -1,0 +1,226 @@
+"""Names, addresses, ways between hosts, packet sizes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bringup.preflight.registry import Outcome, View, check, failed, fleet_check, noted, passed, skipped, warned
+from bringup.preflight.unread import Unread
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def loopback_fleet(view: View) -> bool:
+    """True where the hosts of the plan are loopback addresses of one machine."""
+    return is_loopback(view.need.addresses.get(view.host, ""))
+
+
+def _where(view: View, name: str) -> str:
+    try:
+        for line, address, names in view.facts.hosts_file:
+            if name in names and is_loopback(address):
+                return f"/etc/hosts:{line}        {address} {' '.join(names)}"
+    except Unread:
+        pass
+    return ""
+
+
+def _resolved(view: View, name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = view.facts.names.get("names", {}).get(name, {})
+    return found
+
+
+@check("net.self-name", "the host's own name is no loopback address to itself", reads=("net.names", "net.hosts_file"),
+       source="ranks offer each other what their own name resolves to", absent="unknown",
+       remedy="put the cluster address before the name in /etc/hosts (role host_names does)")
+def self_name(view: View) -> Outcome:
+    if loopback_fleet(view):
+        return skipped("the hosts are loopback addresses of one machine")
+    own = str(view.facts.names.get("hostname", ""))
+    names = [name for name in dict.fromkeys((own, view.host)) if name and not is_address(name)]
+    address = view.need.addresses.get(view.host, "")
+    mend = (f"put {address or 'the cluster address'} {own or view.host} there, or provision with role host_names; "
+            "or set cluster_address and GLOO_SOCKET_IFNAME")
+    many = len(view.need.addresses) > 1
+    for name in names:
+        found = _resolved(view, name)
+        addresses = [str(one) for one in found.get("addresses", [])]
+        # a name that only the inventory knows need not resolve on the host itself
+        if not addresses and name == own:
+            text = f"{name} does not resolve on itself: {found.get('error', 'no answer')}"
+            return (failed if many else warned)(text, mend=mend)
+        if addresses and all(is_loopback(one) for one in addresses):
+            where = _where(view, name)
+            text = f"{name} resolves to {addresses[0]} on itself: ranks would dial themselves"
+            alone = not view.need.multi_node and (view.need.deployed or not many)
+            make = noted if alone else failed
+            return make(text, details=(where,) if where else (), mend=mend)
+        slow = float(found.get("seconds", 0) or 0)
+        if slow > 2:
+            return warned(f"{name} took {slow:.1f} s to resolve: a name server does not answer")
+    shown = _resolved(view, own).get("addresses", ["?"])
+    return passed(f"{own} is {shown[0] if shown else '?'}")
+
+
+@check("net.names", "every other host's name resolves, to an address that is not loopback", reads=("net.names",),
+       source="ranks find each other by name where no address is given", absent="unknown",
+       remedy="role host_names writes all of them into /etc/hosts")
+def names(view: View) -> Outcome:
+    others = {name: address for name, address in view.need.addresses.items()
+              if name != view.host and not is_address(name)}
+    if not others:
+        return skipped("no other host")
+    if loopback_fleet(view):
+        return skipped("the hosts are loopback addresses of one machine")
+    lost, wrong, looped = [], [], []
+    for name, address in others.items():
+        found = [str(one) for one in _resolved(view, name).get("addresses", [])]
+        if not found:
+            lost.append(name)
+        elif any(is_loopback(one) for one in found):
+            looped.append(f"{name} is {found[0]}")
+        elif is_address(address) and address not in found:
+            wrong.append(f"{name} is {found[0]} here, {address} in the inventory")
+    from bringup.base.text import fold_hosts
+
+    if looped:
+        return failed(f"{looped[0]}: another host's name is loopback here")
+    if lost and any(not is_address(others[name]) for name in lost):
+        return failed(f"cannot resolve {fold_hosts(lost)}", details=("and the inventory gives no address for it",))
+    if wrong:
+        return noted(wrong[0] + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
+                     details=("the inventory's address is the one that is used",))
+    if lost:
+        return noted(f"{fold_hosts(lost)} does not resolve; the inventory's addresses are used")
+    return passed(f"{len(others)} names")
+
+
+@check("net.address", "the address that the others use is on an interface of the host", reads=("net.addresses",),
+       source="the plan: rendezvous and peers", remedy="cluster_address: the host's address on the cluster network")
+def address(view: View) -> Outcome:
+    own = view.need.addresses.get(view.host, "")
+    if not is_address(own):
+        return skipped("the inventory gives a name")
+    if is_loopback(own):
+        return skipped("a loopback address")
+    text = view.facts.answers.text("net.addresses")
+    present = {word.split("/")[0] for line in text.splitlines() for word in line.split()}
+    if own in present:
+        return passed(own)
+    text = f"{own} is on no interface: a translated or floating address"
+    return (warned if view.need.multi_node else noted)(text)
+
+
+@check("net.interfaces", "the interfaces that the plan's variables name are there", reads=("net.links",),
+       source="NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME", remedy="name an interface that is there")
+def interfaces(view: View) -> Outcome:
+    wanted = {name: value for name, value in view.need.env.items() if name.endswith("SOCKET_IFNAME") and value}
+    if not wanted:
+        return skipped("the plan names none")
+    there = set(view.facts.link_mtu)
+    for name, value in wanted.items():
+        exact = value.startswith("=")
+        for one in value.lstrip("=^").split(","):
+            fits = one in there if exact or name.startswith("GLOO") else any(link.startswith(one) for link in there)
+            if value.startswith("^"):
+                continue
+            if not fits:
+                return failed(f"{name}={value}: no interface `{one}` (there: {', '.join(sorted(there))})")
+    return passed(", ".join(sorted(set(wanted.values()))))
+
+
+def _pairs(views: Sequence[View]) -> Iterable[tuple[View, str, Mapping[str, Any]]]:
+    known = {view.host for view in views}
+    for view in views:
+        try:
+            found = view.facts.reach
+        except Unread:
+            continue
+        for peer, one in found.items():
+            if peer in known and peer != view.host:
+                yield view, peer, one
+
+
+@fleet_check("net.reach", "every host reaches every other", reads=("net.reach",), source="the plan's addresses",
+             remedy="look at routes and firewalls between the two")
+def reach(views: Sequence[View]) -> Iterable[Outcome]:
+    silent, answered = [], 0
+    for view, peer, one in _pairs(views):
+        pair = f"{view.host} > {peer}"
+        if one.get("error"):
+            yield failed(f"no way to {one.get('address')}: {one['error']}", subject=pair)
+        elif one.get("ping") == "passes" or one.get("small") == "passes" or one.get("ping") == "too long":
+            answered += 1
+            yield passed("answers", subject=pair)
+        elif str(one.get("ping", "")).startswith(("no ping", "cannot ask")):
+            yield skipped(str(one["ping"]), subject=pair)
+        else:
+            silent.append(pair)
+    for pair in silent:
+        # where nobody answers, a firewall drops pings: that says nothing about the way
+        yield (failed if answered else noted)("no answer to a ping", subject=pair)
+
+
+@fleet_check("net.mtu", "all hosts use one packet size, and it passes between every pair", reads=("net.reach",),
+             source="small messages pass and large ones hang", remedy="one MTU on interfaces, bonds and switch ports")
+def mtu(views: Sequence[View]) -> Iterable[Outcome]:
+    own: dict[str, int] = {}
+    broken: list[tuple[str, str, int]] = []
+    for view, peer, one in _pairs(views):
+        size = int(one.get("mtu") or 0)
+        if not size or is_loopback(str(one.get("address", ""))):
+            continue
+        own[view.host] = max(own.get(view.host, 0), size)
+        if one.get("ping") == "too long" or (one.get("ping") == "no answer" and one.get("small") == "passes"):
+            broken.append((view.host, peer, size))
+    if not own:
+        return
+    values = list(own.values())
+    usual = max(sorted(set(values), reverse=True), key=values.count)
+    multi = any(view.need.multi_node for view in views) or not any(view.need.deployed for view in views)
+    for host, size in own.items():
+        if size != usual:
+            make = failed if multi else warned
+            yield make(f"MTU {size}, the others have {usual}", subject=host,
+                       mend="ip link set dev IF mtu " + str(usual) + " on the interface and its bond")
+        else:
+            yield passed(f"MTU {size}", subject=host)
+    odd = {host for host, size in own.items() if size != usual}
+    for host, peer, size in broken:
+        if host not in odd and peer not in odd:
+            both = any(a == peer and b == host for a, b, _ in broken)
+            yield failed(f"{size} does not pass, 1500 does", subject=f"{host} > {peer}",
+                         details=("in both directions",) if both else ())
+
+
+@fleet_check("net.unique", "no two hosts use one address", reads=("net.addresses",), source="the inventory",
+             remedy="give each host its own address")
+def unique(views: Sequence[View]) -> Iterable[Outcome]:
+    seen: dict[str, list[str]] = {}
+    ports = {}
+    for view in views:
+        address = view.need.addresses.get(view.host, "")
+        ports[view.host] = address
+        if address and not is_loopback(address):
+            seen.setdefault(address, []).append(view.host)
+    for address, hosts in seen.items():
+        for host in hosts:
+            if len(hosts) > 1:
+                yield failed(f"{address} is also {', '.join(other for other in hosts if other != host)}", subject=host)
+            else:
+                yield passed(address, subject=host)

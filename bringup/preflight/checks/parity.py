@@ -1,0 +1,144 @@
+"""What must be equal on all hosts: the majority's value, and who differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bringup.base.text import fold_hosts
+from bringup.preflight.checks.clock import shown
+from bringup.preflight.registry import Outcome, View, failed, fleet_check, noted, passed, warned
+from bringup.preflight.unread import Unread
+
+
+@dataclass(frozen=True)
+class Equal:
+    """One fact that must be equal: its row's name, how to read it, how bad a difference is within a replica."""
+
+    name: str
+    title: str
+    read: Callable[[View], str]
+    platform: str = "any"
+    grave: bool = False
+    shown: bool = True
+
+
+def _weights(view: View) -> str:
+    digests = view.facts.weights.get("digests", {})
+    return str(digests.get("config.json", ""))[:12]
+
+
+def _template(view: View) -> str:
+    return str(view.facts.weights.get("digests", {}).get("chat_template.jinja", ""))[:12]
+
+
+def _nic(view: View) -> str:
+    return ", ".join(sorted({port.firmware for port in view.facts.rdma if port.firmware}))
+
+
+def _vbios(view: View) -> str:
+    return ", ".join(sorted({gpu.vbios for gpu in view.facts.smi.gpus if gpu.vbios}))
+
+
+EQUAL: tuple[Equal, ...] = (
+    Equal("driver", "the NVIDIA driver", lambda view: view.facts.module_version, "nvidia", grave=True),
+    Equal("cuda", "the driver's CUDA", lambda view: view.facts.smi_versions.get("cuda", ""), "nvidia"),
+    Equal("vbios", "the GPUs' VBIOS", _vbios, "nvidia"),
+    Equal("product", "the accelerator", lambda view: (
+        view.facts.smi.gpus[0].name if view.platform == "nvidia" else view.facts.npu.chips[0].name), grave=True),
+    Equal("kernel", "the kernel", lambda view: view.facts.kernel),
+    Equal("os", "the operating system", lambda view: view.facts.os.get("PRETTY_NAME", view.facts.os["ID"])),
+    Equal("nic", "the RDMA firmware", _nic),
+    Equal("cpu", "the processor", lambda view: view.facts.cpu.model),
+    Equal("memory", "the memory", lambda view: f"{round(view.facts.memory['MemTotal'] / 2**30)} GiB", shown=False),
+    Equal("fabric", "the fabric manager",
+          lambda view: view.facts.answers.text("nvidia.fabricmanager_version").split()[-1], "nvidia"),
+    Equal("npu-driver", "the Ascend driver", lambda view: view.facts.npu_driver.version, "ascend", grave=True),
+    Equal("npu-firmware", "the Ascend firmware", lambda view: view.facts.npu_firmware.version, "ascend", grave=True),
+    Equal("cann", "CANN", lambda view: view.facts.cann.version, "ascend", grave=True),
+    Equal("torch-npu", "torch_npu", lambda view: view.need.torch_npu, "ascend", grave=True),
+    Equal("model", "the model's config.json", _weights, grave=True, shown=False),
+    Equal("template", "the chat template", _template, grave=True, shown=False),
+)
+
+
+def values(views: Sequence[View], equal: Equal) -> dict[str, str]:
+    """The fact by host, hosts that cannot say it left out."""
+    out = {}
+    for view in views:
+        if equal.platform not in ("any", view.platform):
+            continue
+        try:
+            value = equal.read(view)
+        except (Unread, KeyError, IndexError):
+            continue
+        if value:
+            out[view.host] = value
+    return out
+
+
+def usual_of(found: dict[str, str]) -> str:
+    """The value that most hosts have; among equals the first by name."""
+    everything = list(found.values())
+    return max(sorted(set(everything)), key=everything.count)
+
+
+def _register(equal: Equal) -> None:
+    @fleet_check(f"parity.{equal.name}", f"{equal.title} is the same on all hosts", platform=equal.platform,
+                 source="one kind of host in one run; ranks of a replica must agree",
+                 remedy="bring the odd host to what the others have")
+    def judge(views: Sequence[View]) -> Iterable[Outcome]:
+        found = values(views, equal)
+        if len(found) < 2:
+            return
+        usual = usual_of(found)
+        by_host = {view.host: view for view in views}
+        others = fold_hosts([host for host, value in found.items() if value == usual])
+        for host, value in found.items():
+            if value == usual:
+                yield passed(value, subject=host)
+                continue
+            mates = [mate for mate in by_host[host].need.nodes if found.get(mate, value) != value]
+            make = failed if equal.grave and mates else warned if equal.grave or mates else noted
+            yield make(f"{value}; {others}: {usual}", subject=host, data={"value": value, "usual": usual})
+
+
+for _equal in EQUAL:
+    _register(_equal)
+
+
+def table(views: Sequence[View]) -> list[tuple[str, str, str]]:
+    """Rows for the report: name, `15 x 580.126.09`, `gpu07: 580.178`. Rows of one host are left out."""
+    rows = []
+    for equal in EQUAL:
+        found = values(views, equal)
+        if len(found) < 2:
+            continue
+        usual = usual_of(found)
+        odd: dict[str, list[str]] = {}
+        for host, value in found.items():
+            if value != usual:
+                odd.setdefault(value, []).append(host)
+        if equal.shown or odd:
+            count = sum(1 for value in found.values() if value == usual)
+            rows.append((equal.name, f"{count} x {usual}",
+                         "; ".join(f"{fold_hosts(hosts)}: {value}" for value, hosts in odd.items())))
+    clock = _clocks(views)
+    if clock:
+        rows.append(clock)
+    return rows
+
+
+def _clocks(views: Sequence[View]) -> tuple[str, str, str] | None:
+    offsets = []
+    for view in views:
+        try:
+            offset = view.facts.clock.offset
+        except Unread:
+            continue
+        if offset is not None:
+            offsets.append((offset, view.host))
+    if len(offsets) < 2:
+        return None
+    spread = max(offsets)[0] - min(offsets)[0]
+    return ("clock", f"{len(offsets)} within {shown(spread)}", "")

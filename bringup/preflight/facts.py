@@ -1,0 +1,294 @@
+"""The typed facts of a host, read from its answers when they are asked for. Reading raises Unread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from bringup.preflight.answers import Answers
+from bringup.preflight.parsers import ascend, host, kernel, nvidia_q, nvidia_text, processes, rdma
+from bringup.preflight.unread import Unread
+
+
+class Facts:
+    """Facts of one host. Each property parses once; what cannot be read raises Unread each time it is asked."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.host = answers.host
+
+    # NVIDIA
+
+    @cached_property
+    def smi(self) -> nvidia_q.SmiLog:
+        """`nvidia-smi -q`; a log with all its GPUs counts even where the tool ended with a status."""
+        text = self.answers.text("nvidia.q", any_status=True)
+        answer = self.answers.get("nvidia.q")
+        if answer.rc and "Attached GPUs" not in text:
+            kind, line = nvidia_text.smi_trouble(answer.rc, text + answer.stderr)
+            raise Unread(f"nvidia-smi ends with {answer.rc} ({kind}): {line}")
+        return nvidia_q.parse(text)
+
+    @cached_property
+    def smi_trouble(self) -> tuple[str, str] | None:
+        """What keeps nvidia-smi from answering at all, as (kind, line); None when it answers."""
+        for probe in ("nvidia.q", "nvidia.version", "nvidia.list"):
+            answer = self.answers.get(probe)
+            if answer.missing or answer.skipped:
+                continue
+            if answer.timed_out:
+                state = f" and cannot be ended (state {answer.abandoned})" if answer.abandoned else ""
+                return "hung", f"nvidia-smi did not answer within {answer.seconds:.0f} s{state}"
+            if answer.rc and "Attached GPUs" not in answer.stdout:
+                kind, line = nvidia_text.smi_trouble(answer.rc, answer.stdout + answer.stderr)
+                return kind, f"nvidia-smi ends with {answer.rc}: {line}"
+        return None
+
+    @cached_property
+    def smi_versions(self) -> Mapping[str, str]:
+        """library, driver, cuda. From `--version`, else from the log."""
+        try:
+            return nvidia_text.versions(self.answers.text("nvidia.version"))
+        except Unread:
+            log = self.smi
+            return {"driver": log.driver, "cuda": log.cuda}
+
+    @cached_property
+    def module_version(self) -> str:
+        files = self.answers.files("nvidia.module")
+        for path in sorted(files):
+            if files[path].strip():
+                return nvidia_text.module_version(files[path])
+        raise Unread("the module's version is empty")
+
+    @cached_property
+    def module_on_disk(self) -> str:
+        return nvidia_text.module_version(self.answers.text("nvidia.module_disk"))
+
+    @cached_property
+    def nvlinks(self) -> tuple[nvidia_text.Links, ...]:
+        return nvidia_text.nvlinks(self.answers.text("nvidia.nvlink", any_status=True))
+
+    @cached_property
+    def nvlink_errors(self) -> Mapping[int, Mapping[str, int]]:
+        return nvidia_text.nvlink_errors(self.answers.text("nvidia.nvlink_errors"))
+
+    @cached_property
+    def topology(self) -> nvidia_text.Matrix:
+        return nvidia_text.matrix(self.answers.text("nvidia.topo"))
+
+    @cached_property
+    def p2p(self) -> nvidia_text.Matrix:
+        return nvidia_text.matrix(self.answers.text("nvidia.p2p"))
+
+    @cached_property
+    def apps(self) -> tuple[nvidia_text.App, ...]:
+        return nvidia_text.apps(self.answers.text("nvidia.apps"))
+
+    @cached_property
+    def listed(self) -> tuple[str, ...]:
+        return nvidia_text.gpu_list(self.answers.text("nvidia.list", any_status=True))
+
+    @cached_property
+    def toolkit(self) -> str:
+        return nvidia_text.toolkit(self.answers.text("nvidia.nvcc"))
+
+    @cached_property
+    def fabric_manager(self) -> Mapping[str, str]:
+        units = host.units(self.answers.text("nvidia.fabricmanager"))
+        return units[0] if units else {}
+
+    # host
+
+    @cached_property
+    def pci(self) -> tuple[processes.PciDevice, ...]:
+        return processes.pci(self.answers.text("host.pci"))
+
+    @cached_property
+    def kernel_log(self) -> kernel.KernelLog:
+        answer = self.answers.get("host.kernel_log")
+        if answer.rc and "ermitted" in answer.stderr + answer.stdout:
+            raise Unread("the kernel log needs root", absent=True)
+        return kernel.parse(self.answers.text("host.kernel_log") if not answer.truncated else answer.stdout)
+
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        return kernel.modules(self.answers.file("host.modules"))
+
+    @cached_property
+    def kernel(self) -> str:
+        text = self.answers.file("host.kernel").strip()
+        if not text:
+            raise Unread("the kernel names no release")
+        return text
+
+    @cached_property
+    def os(self) -> Mapping[str, str]:
+        return host.os_release(self.answers.file("host.os"))
+
+    @cached_property
+    def uptime(self) -> float:
+        try:
+            return float(self.answers.file("host.uptime").split()[0])
+        except (IndexError, ValueError):
+            raise Unread("/proc/uptime holds no number") from None
+
+    @cached_property
+    def memory(self) -> Mapping[str, int]:
+        return host.meminfo(self.answers.file("host.meminfo"))
+
+    @cached_property
+    def swaps(self) -> tuple[tuple[str, int], ...]:
+        return host.swaps(self.answers.file("host.swaps"))
+
+    @cached_property
+    def cpu(self) -> host.Cpu:
+        return host.cpu(self.answers.text("host.cpu"))
+
+    @cached_property
+    def virtual(self) -> str:
+        """The hypervisor or container engine, `none` on bare metal. Raises Unread."""
+        answer = self.answers.get("host.virtual")
+        if answer.missing:
+            return "vm" if self.cpu.hypervisor else "none"
+        return self.answers.text("host.virtual", any_status=True).strip() or "none"
+
+    @cached_property
+    def limits(self) -> host.Limits:
+        return host.limits(self.answers.file("host.limits"))
+
+    @cached_property
+    def units(self) -> tuple[Mapping[str, str], ...]:
+        return host.units(self.answers.text("host.units"))
+
+    @cached_property
+    def docker(self) -> host.Docker:
+        return host.docker(self.answers.text("host.docker", any_status=True))
+
+    @cached_property
+    def clock(self) -> host.Clock:
+        """How time is kept: chrony first, then timesyncd, then what systemd says. Raises Unread."""
+        reasons = []
+        for probe, parse in (("time.chrony", host.chrony), ("time.timesync", host.timesync),
+                             ("time.timedatectl", host.timedatectl)):
+            try:
+                return parse(self.answers.text(probe))
+            except Unread as error:
+                if not error.absent:
+                    reasons.append(error.reason)
+        raise Unread("; ".join(reasons[:1]) or "no tool says how time is kept", absent=not reasons)
+
+    @cached_property
+    def acs(self) -> tuple[tuple[str, bool], ...]:
+        return processes.acs(self.answers.text("host.pci_acs"))
+
+    # network
+
+    @cached_property
+    def names(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = processes.tree(self.answers.text("net.names"), dict)
+        return found
+
+    @cached_property
+    def hosts_file(self) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+        return processes.hosts_file(self.answers.file("net.hosts_file"))
+
+    @cached_property
+    def reach(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = processes.tree(self.answers.text("net.reach"), dict)
+        return found
+
+    @cached_property
+    def listeners(self) -> tuple[processes.Listener, ...]:
+        return processes.listeners(self.answers.text("net.listeners"))
+
+    @cached_property
+    def link_mtu(self) -> Mapping[str, int]:
+        """MTU by interface."""
+        return {path.split("/")[-2]: int(text) for path, text in self.answers.files("net.links").items()
+                if path.endswith("/mtu") and text.strip().isdigit()}
+
+    @cached_property
+    def rdma(self) -> tuple[rdma.Port, ...]:
+        """RDMA ports: sysfs first, ibstat where a recording has no sysfs; the active MTU added. Raises Unread."""
+        try:
+            ports = rdma.sysfs(self.answers.files("rdma.sysfs"))
+        except Unread:
+            ports, _ = rdma.ibstat(self.answers.text("rdma.ibstat", any_status=True))
+        try:
+            mtu = rdma.devinfo(self.answers.text("rdma.devinfo"))
+        except Unread:
+            mtu = {}
+        return tuple(replace(port, mtu=mtu.get(port.device)) for port in ports)
+
+    # disk and processes
+
+    @cached_property
+    def disks(self) -> Mapping[str, Mapping[str, Any]]:
+        found = processes.tree(self.answers.text("disk.room"), list)
+        return {str(one.get("path")): one for one in found if isinstance(one, dict)}
+
+    @cached_property
+    def executes(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(processes.tree(self.answers.text("disk.execute"), list))
+
+    @cached_property
+    def weights(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = processes.tree(self.answers.text("disk.weights"), dict)
+        return found
+
+    @cached_property
+    def processes(self) -> Mapping[int, processes.Process]:
+        return processes.processes(self.answers.text("proc.processes"))
+
+    @cached_property
+    def records(self) -> tuple[Mapping[str, Any], ...]:
+        """Records of the engine processes that we keep on the host; none where there is no such folder."""
+        try:
+            files = self.answers.files("proc.records")
+        except Unread as error:
+            if error.absent:
+                return ()
+            raise
+        return tuple(processes.tree(text, dict) for text in files.values())
+
+    @cached_property
+    def holders(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
+        return processes.holders(self.answers.text("proc.holders"))
+
+    @cached_property
+    def shm(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(processes.tree(self.answers.text("proc.shm"), list))
+
+    @cached_property
+    def account(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = processes.tree(self.answers.text("proc.account"), dict)
+        return found
+
+    # Ascend
+
+    @cached_property
+    def npu(self) -> ascend.NpuInfo:
+        return ascend.info(self.answers.text("ascend.info", any_status=True))
+
+    @cached_property
+    def npu_driver(self) -> ascend.Package:
+        return ascend.package(self.answers.file("ascend.driver"))
+
+    @cached_property
+    def npu_firmware(self) -> ascend.Package:
+        return ascend.package(self.answers.file("ascend.firmware"))
+
+    @cached_property
+    def cann(self) -> ascend.Package:
+        return ascend.package(self.answers.file("ascend.cann"))
+
+    def hccn(self, what: str) -> Mapping[int, str]:
+        """The answers of `hccn_tool -WHAT -g` by device. Raises Unread."""
+        return ascend.per_device(self.answers.text(f"hccn.{what}", any_status=True))
+
+    @cached_property
+    def hccn_conf(self) -> Mapping[int, tuple[str, int]]:
+        return ascend.hccn_conf(self.answers.file("ascend.hccn_conf"))

@@ -1,0 +1,161 @@
+"""A host's answers on disk: `probes.json` and a file for each output or file read. Capture writes, replay reads.
+
+    probes.json   {"format": 1, "host": "gpu01", "probes": [{"id", "rc", "seconds", "stdout": "nvidia.q.txt", ...}]}
+    *.txt         what a command printed; ID.err.txt what it printed to standard error
+    files/        files read, under their own path: files/proc/meminfo
+
+What is not in it answers as a host without that tool. All of it may be written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.secrets import SCRUBBER
+from bringup.preflight.answers import Answer, Answers
+from bringup.preflight.probes import BY_ID, Probe
+
+FORMAT = 1
+MANIFEST = "probes.json"
+
+
+def write(folder: Path, answers: Answers) -> int:
+    """Save a host's answers; known secrets are masked. Returns the number of files. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = []
+        count = 1
+        for answer in answers.items.values():
+            entry, written = _entry(folder, answer)
+            entries.append(entry)
+            count += written
+        document = {"format": FORMAT, "host": answers.host, "clock": answers.clock, "probes": entries}
+        (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)) from None
+    return count
+
+
+def _entry(folder: Path, answer: Answer) -> tuple[dict[str, Any], int]:
+    probe = BY_ID.get(answer.probe)
+    entry: dict[str, Any] = {"id": answer.probe}
+    if probe is not None:
+        entry["asked"] = probe.shown
+    entry.update(rc=answer.rc, seconds=answer.seconds)
+    for flag in ("timed_out", "missing", "truncated"):
+        if getattr(answer, flag):
+            entry[flag] = True
+    for word in ("abandoned", "skipped"):
+        if getattr(answer, word):
+            entry[word] = getattr(answer, word)
+    written = 0
+    for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr)):
+        if text:
+            name = f"{answer.probe}.txt" if stream == "stdout" else f"{answer.probe}.err.txt"
+            _put(_inside(folder, name), text)
+            entry[stream] = name
+            written += 1
+    if answer.files:
+        entry["files"] = sorted(answer.files)
+        for path, text in answer.files.items():
+            _put(_inside(folder / "files", path), text)
+            written += 1
+    if answer.errors:
+        entry["errors"] = dict(answer.errors)
+    return entry, written
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A path below the folder. A host names the files it read: it must not name one outside. Raises InputError."""
+    path = folder / name.lstrip("/")
+    if ".." in path.parts or "\0" in name:
+        raise InputError(f"names a file outside of its folder: {name}", where=str(folder))
+    return path
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # bytes, so that line ends stay as the tool printed them
+    path.write_bytes(SCRUBBER.text(text).encode("utf-8", "surrogateescape"))
+
+
+def read(folder: Path, host: str | None = None) -> Answers:
+    """A recorded host. Raises InputError when the folder holds none."""
+    manifest = folder / MANIFEST
+    try:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"is no recorded host: {error.strerror or error}", where=str(manifest),
+                         next="invoke capture --output DIR writes one folder per host") from None
+    except ValueError as error:
+        raise InputError(f"is not JSON: {error}", where=str(manifest)) from None
+    if not isinstance(document, Mapping) or not isinstance(document.get("probes"), list):
+        raise InputError("holds no list `probes`", where=str(manifest))
+    if document.get("format", FORMAT) != FORMAT:
+        raise InputError("is of another format", where=str(manifest), expected=str(FORMAT),
+                         found=str(document.get("format")))
+    name = host or str(document.get("host") or folder.name)
+    answers = [_answer(folder, manifest, entry) for entry in document["probes"]]
+    clock = document.get("clock")
+    pair = (float(clock[0]), float(clock[1])) if isinstance(clock, list) and len(clock) == 2 else None
+    return Answers(name, {answer.probe: answer for answer in answers}, str(folder), pair)
+
+
+def _answer(folder: Path, manifest: Path, entry: Any) -> Answer:
+    if not isinstance(entry, Mapping) or not entry.get("id"):
+        raise InputError("has an entry without an id", where=str(manifest))
+    files = {str(path): _take(_inside(folder / "files", str(path)), manifest) for path in entry.get("files", [])}
+    raw: dict[str, Any] = {key: entry[key] for key in
+                           ("id", "timed_out", "missing", "truncated", "abandoned", "seconds") if key in entry}
+    raw.update(rc=entry.get("rc", 0), files=files, errors=entry.get("errors", {}))
+    for stream in ("stdout", "stderr"):
+        if entry.get(stream):
+            raw[stream] = _take(_inside(folder, str(entry[stream])), manifest)
+    answer = Answer.from_host(raw)
+    if entry.get("skipped"):
+        return Answer(answer.probe, rc=None, skipped=str(entry["skipped"]))
+    return answer
+
+
+def _take(path: Path, manifest: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise InputError(f"names {path.name}: {error.strerror or error}", where=str(manifest)) from None
+
+
+def find(path: Path) -> list[Path]:
+    """Recorded hosts at a path: the folder itself, or every folder in it. Raises InputError."""
+    if (path / MANIFEST).is_file():
+        return [path]
+    found = sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()) if path.is_dir() else []
+    if not found:
+        raise InputError("holds no recorded host", where=str(path), expected=f"{MANIFEST}, or folders with one",
+                         next="invoke capture --output DIR writes one folder per host")
+    return found
+
+
+def locate(name: str, places: Sequence[Path]) -> Path:
+    """The folder that `bringup_replay` names: absolute, or below the first of `places` that has it.
+
+    Raises InputError.
+    """
+    given = Path(name).expanduser()
+    tried = [given] if given.is_absolute() else [place / given for place in places]
+    for path in tried:
+        if (path / MANIFEST).is_file():
+            return path
+    raise InputError(f"bringup_replay: no recorded host at `{name}`", found=", ".join(str(path) for path in tried))
+
+
+def merged(recorded: Answers, live: Answers, probes: Sequence[Probe]) -> Answers:
+    """A recorded host with the answers of the real one to what is always asked live."""
+    items = dict(recorded.items)
+    for probe in probes:
+        if probe.live:
+            items[probe.id] = live.get(probe.id)
+    return Answers(live.host, items, recorded.replayed, live.clock, live.notes)
