@@ -42,8 +42,10 @@ def _clause(clause, bits, is_directory, whole):
         letters, rest = rest[:end], rest[end:]
         if any(letter not in "rwxXstugo" for letter in letters):
             raise Failure("bad symbolic permission for mode: %s" % whole)
+        # what is copied from a class (g=u) is what stood there before this clause
+        start = bits
         for user in users:
-            asked = _bits(user, letters, bits, is_directory, by_umask)
+            asked = _bits(user, letters, start, is_directory, by_umask)
             if operator == "=":
                 bits = (bits & ~((7 << _SHIFT[user]) | _SPECIAL[user])) | asked
             elif operator == "+":

@@ -63,7 +63,7 @@ def run(task):
 def _wanted(names):
     """Parts that the subset names: `all`, `min`, parts and groups of parts, `!` takes away, `!min` the minimum too."""
     every = {name for name, _ in _PARTS}
-    chosen, dropped = set(), set()
+    named, dropped = set(), set()
     for name in names:
         bare = name.lstrip("!")
         parts = every if bare == "all" else _SETS.get(bare, {bare})
@@ -73,8 +73,8 @@ def _wanted(names):
         if name.startswith("!"):
             # as playbooks expect, !all leaves the minimum
             dropped |= parts - _MINIMUM if bare == "all" else parts
-        else:
-            chosen |= parts
-    if not chosen:
-        chosen = set(every)
-    return (chosen | (_MINIMUM - dropped)) - (dropped - chosen if "all" not in names else dropped)
+        elif bare != "all":
+            named |= parts
+    whole = "all" in names or all(name.startswith("!") for name in names)
+    # what is named itself stays, whatever is taken away
+    return ((every if whole else named) | _MINIMUM) - (dropped - named)
