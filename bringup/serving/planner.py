@@ -72,6 +72,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         "devices_per_node": choice.hardware.gpu_count,
         "notes": list(recipe.notes) + list(choice.engine.notes if choice.engine else ()),
         "addresses": {node.host: node.address for site in sites.values() for node in site.nodes},
+        "interface_reasons": {node.host: node.interface_reason for site in sites.values() for node in site.nodes},
         "address_reasons": {node.host: node.address_reason for site in sites.values() for node in site.nodes},
     })
     first = planned[0].head
@@ -93,10 +94,10 @@ def deployment_of(inventory: Inventory, variables: Variables) -> Deployment:
     shown = Origin(inventory.shown_as or ", ".join(str(source) for source in inventory.sources) or "inventory")
     if not hosts:
         raise InputError("the inventory has no hosts", where=shown)
-    first = read_deployment(variables(hosts[0]).get("deployment"), shown)
-    for host in hosts[1:]:
+    first, *others = (read_deployment(variables(host).get("deployment"), shown,
+                                      inventory.variables(host).get("deployment")) for host in hosts)
+    for host, other in zip(hosts[1:], others, strict=True):
         # the model folder may lie elsewhere on each host, nothing else may differ
-        other = read_deployment(variables(host).get("deployment"), shown)
         if replace(other, model_path=first.model_path) != first:
             raise InputError(f"{hosts[0]} and {host} have different `deployment:` values", where=other.origin,
                              expected="one deployment an inventory: set it for a group that holds all its hosts")

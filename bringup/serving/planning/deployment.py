@@ -61,21 +61,25 @@ class Deployment:
         return self.origins.get(key, self.origin)
 
 
-def read_deployment(value: Any, where: Origin | None = None) -> Deployment:
-    """The deployment in a variable's value. Raises InputError with file and line."""
+def read_deployment(value: Any, where: Origin | None = None, written: Any = None) -> Deployment:
+    """The deployment in a variable's value. Raises InputError with file and line.
+
+    `written` is the value before templating, for its places, which rendering loses.
+    """
     if value is None:
         raise InputError("the inventory holds no `deployment:`", where=where,
                          expected="deployment: {recipe, engine, hardware, strategy, environment, model_path, ...}",
                          next="see docs/serving.md")
     if not isinstance(value, Mapping):
         raise InputError("`deployment` takes a mapping", where=where, found=type(value).__name__)
-    where = getattr(value, "origin", None) or where
+    written = written if isinstance(written, Mapping) else value
+    where = getattr(written, "origin", None) or where
     for key in value:
         if key not in _KEYS:
             near = nearest(str(key), _KEYS)
-            raise InputError(f"`deployment` knows no key `{key}`", where=key_origin(value, key) or where,
+            raise InputError(f"`deployment` knows no key `{key}`", where=key_origin(written, key) or where,
                              expected=", ".join(_KEYS), next=f"nearest: {near}" if near else None)
-    read = _Reader(value, where)
+    read = _Reader(value, where, written)
     manager = read.text("manager") or "systemd"
     if manager not in MANAGERS:
         what = ("the manager `docker` is not supported yet" if manager == "docker"
@@ -94,19 +98,20 @@ def read_deployment(value: Any, where: Origin | None = None) -> Deployment:
         has_api_key=value.get("api_key") not in (None, ""), arguments=read.texts("arguments") or (), env=read.env(),
         context_length=read.number("context_length"), load_deadline=read.number("load_deadline"),
         distributed_timeout=read.number("distributed_timeout"),
-        origins={str(key): place for key in value if (place := value_origin(value, key)) is not None}, origin=where,
+        origins={str(key): place for key in value if (place := value_origin(written, key)) is not None}, origin=where,
     )
 
 
 class _Reader:
     """Takes values of one mapping with their kind checked."""
 
-    def __init__(self, data: Mapping[str, Any], where: Origin | None) -> None:
+    def __init__(self, data: Mapping[str, Any], where: Origin | None, written: Mapping[str, Any]) -> None:
         self.data = data
         self.where = where
+        self.written = written
 
     def at(self, key: str) -> Origin | None:
-        return value_origin(self.data, key) or self.where
+        return value_origin(self.written, key) or self.where
 
     def text(self, key: str) -> str | None:
         value = self.data.get(key)

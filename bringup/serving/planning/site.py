@@ -75,6 +75,12 @@ class Words:
                 return
         self.arguments.append(new)
 
+    def explain(self, flag: str, reason: str) -> None:
+        """Say more about a flag that is there."""
+        for index, argument in enumerate(self.arguments):
+            if _flag(argument) == flag:
+                self.arguments[index] = replace(argument, reason=reason)
+
     def fill(self, name: str, value: str, reason: str) -> None:
         """Put a value in the place of a name inside words. The argument stays the recipe's."""
         for index, argument in enumerate(self.arguments):
@@ -138,10 +144,12 @@ def _vllm(site: Site, rendering: Rendering, words: Words) -> None:
 
 def _sglang(site: Site, rank: int, words: Words) -> None:
     facts = site.nodes[rank].facts
-    if words.has("--kt-cpuinfer") and facts.physical_cores:
-        words.put(("--kt-cpuinfer", str(facts.physical_cores)), "physical cores found on the host")
-    if words.has("--kt-threadpool-count") and facts.numa_nodes:
-        words.put(("--kt-threadpool-count", str(facts.numa_nodes)), "NUMA nodes found on the host")
+    for flag, number, what in (("--kt-cpuinfer", facts.physical_cores, "physical cores"),
+                               ("--kt-threadpool-count", facts.numa_nodes, "NUMA nodes")):
+        if number and words.has(flag):
+            words.put((flag, str(number)), f"{what} of the host")
+        else:
+            words.explain(flag, f"the recipe's; the host's {what} when the release is made")
     if site.deployment.has_api_key:
         words.put((site.engine.api_key_flag, API_KEY), "this engine takes the key as an argument only: ps shows it")
     if site.deployment.distributed_timeout:
@@ -164,8 +172,6 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
 
 
 ENV_REASONS = {
-    "GLOO_SOCKET_IFNAME": "the interface of the route between the nodes",
-    "NCCL_SOCKET_IFNAME": "the interface of the route between the nodes",
     "VLLM_HOST_IP": "the address that this node offers to the others",
     "VLLM_ENGINE_READY_TIMEOUT_S": "twice our own deadline, so that ours speaks first",
     "HF_HUB_OFFLINE": "the weights lie in the model folder; nothing may be fetched at the start",

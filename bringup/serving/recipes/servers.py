@@ -88,13 +88,13 @@ def _render_sglang(library: Library, recipe: Recipe, request: Request, part: Eng
         env.update(override.env)
     rendered = []
     for rank in range(nodes):
-        pieces = [Piece(tuple(str(tp) if word == "$TP" else word for word in part.args), f"recipe for {part.engine}")]
+        pieces = [Piece(tuple(str(tp) if word == "$TP" else word for word in part.args), "recipe")]
         if nodes > 1:
             pieces.append(Piece(("--nnodes", str(nodes), "--node-rank", str(rank), "--dist-init-addr", f"{HEAD}:20000"),
                                 f"strategy {parts.strategy.name}"))
         pieces += [Piece(override.args, f"hardware {name}") for name, override in overrides]
         pieces += [Piece(feature.args, f"feature {feature.key}") for feature in parts.features]
-        pieces += [Piece(closing.args, f"recipe for {part.engine}") for closing in part.closing
+        pieces += [Piece(closing.args, "recipe") for closing in part.closing
                    if closing.feature is None or closing.feature in asked]
         rendered.append(dedupe(pieces))
     command = ("python", "-m", "sglang.launch_server")

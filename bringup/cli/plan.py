@@ -1,0 +1,130 @@
+"""Verbs that show what would be served and how: `plan`, `recipe.render`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.cli.options import READING, Option, Options, verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bringup.serving.plan import LaunchPlan
+
+_RENDER = (
+    Option("batch", help="FILE.jsonl of rows {recipe, variant, strategy, hardware, features, nodes}; - reads stdin"),
+    Option("recipes", help="folder of recipes in the upstream schema (default: our own)"),
+    Option("recipe", help="one recipe instead of a batch, as zai-org/GLM-5.1"),
+    Option("variant", help="its variant (default)"),
+    Option("strategy", help="how it is spread, as multi_node_tp"),
+    Option("hardware", help="the node's hardware, as h200"),
+    Option("features", help="its features with commas; none for no feature (default: the recipe's own)"),
+    Option("nodes", help="number of nodes"),
+)
+
+
+@verb(READING)
+def plan(options: Options) -> None:
+    """Show what would be served: nodes, ranks, memory, ports, every command and variable with its reason."""
+    from bringup.base.paths import Project
+    from bringup.base.secrets import SCRUBBER
+    from bringup.serving.planning.show import as_document, as_lines, width_of_screen
+
+    made = _plan_of(options, Project.find())
+    document = json.dumps(SCRUBBER.tree(as_document(made)), indent=2, ensure_ascii=False)
+    if options.format == "json":
+        print(document)
+    else:
+        for line in as_lines(made, width_of_screen()):
+            print(SCRUBBER.text(line))
+    for file in options.report:
+        _report(file, document)
+
+
+def _plan_of(options: Options, project: Any) -> LaunchPlan:
+    from bringup.base.errors import InputError
+    from bringup.base.text import fold_hosts
+    from bringup.cli.inventory import load_for
+    from bringup.serving.planner import api_key_of, make_plan
+    from bringup.serving.planning.variables import rendered
+
+    inventory = load_for(options)
+    lab = any(str(inventory.variables(host).get("bringup_lab", "")).lower() in ("true", "yes", "1")
+              for host in inventory.hosts)
+    variables = rendered(inventory, _of_lab(project, list(inventory.hosts)) if lab else None)
+    api_key_of(inventory, variables)
+    made = make_plan(inventory, project, variables, lab=lab)
+    if options.limit:
+        chosen = set(inventory.select(options.limit))
+        for replica in made.replicas:
+            inside = [host for host in replica.hosts if host in chosen]
+            if inside and len(inside) < len(replica.hosts):
+                raise InputError(f"--limit cuts the replica {replica.name}", expected=fold_hosts(replica.hosts),
+                                 found=fold_hosts(inside))
+        from dataclasses import replace
+
+        made = replace(made, replicas=tuple(r for r in made.replicas if r.hosts[0] in chosen))
+    return made
+
+
+def _of_lab(project: Any, hosts: list[str]) -> dict[str, dict[str, Any]]:
+    """What the running lab fills in; of a lab that is not up only where its models lie."""
+    from bringup.base.errors import FindingError
+    from bringup.lab.machines import LabFolder
+    from bringup.lab.state import lab_variables
+
+    try:
+        return lab_variables(project)
+    except FindingError:
+        return {host: {"lab_models": str(LabFolder.of(project).models)} for host in hosts}
+
+
+def _report(file: str, document: str) -> None:
+    from bringup.base.errors import InputError
+
+    if not file.endswith(".json"):
+        raise InputError("a plan is reported as .json only", found=file)
+    try:
+        Path(file).write_text(document + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the report {file} cannot be written: {error.strerror or error}") from None
+
+
+@verb(_RENDER, name="recipe.render")
+def recipe_render(options: Options) -> None:
+    """Render recipes to command lines as upstream does: one, or a batch of rows as JSONL."""
+    from bringup.base.errors import InputError
+    from bringup.serving.recipes.load import load_library
+    from bringup.serving.recipes.rows import render_rows
+
+    library = load_library(Path(options.recipes) if options.recipes else None)
+    if bool(options.batch) == bool(options.recipe):
+        raise InputError("recipe.render takes --batch FILE or --recipe NAME", next="invoke recipe.render --help")
+    lines, name = _rows(options)
+    write = sys.stdout.write
+    for row in render_rows(library, lines, name):
+        write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _rows(options: Options) -> tuple[Iterator[str] | list[str], str]:
+    from bringup.base.errors import InputError
+
+    if options.batch == "-":
+        return list(sys.stdin), "standard input"
+    if options.batch:
+        try:
+            return Path(options.batch).read_text(encoding="utf-8").splitlines(), options.batch
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}",
+                             where=options.batch) from None
+    row: dict[str, Any] = {"recipe": options.recipe, "variant": options.variant or "default",
+                           "nodes": options.number("nodes", least=1) or 1}
+    for key in ("strategy", "hardware"):
+        if getattr(options, key):
+            row[key] = getattr(options, key)
+    if options.features:
+        row["features"] = [] if options.features == "none" else options.features.split(",")
+    return [json.dumps(row)], "the command line"

@@ -1,0 +1,142 @@
+"""`check_contract`: what each replica's head answers, asked from the head itself, judged by `serving.contract`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bringup.base.errors import FindingError, InputError, StepError, UnreachableError
+from bringup.base.events import Findings, Note, Progress, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import duration, plural
+from bringup.base.verdicts import Finding, Verdict
+from bringup.releases.planned import key_of, plan_now
+from bringup.releases.survey import Survey, look
+from bringup.run.actions import Fleet
+from bringup.serving import engine_calls as calls
+from bringup.serving.contract.checks import Served
+from bringup.serving.contract.messages import Request, Response
+from bringup.serving.contract.run import check_contract as check
+from bringup.serving.plan import LaunchPlan
+from bringup.serving.probing import where
+
+SIDE_BY_SIDE = 4
+"""Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
+WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
+
+
+def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120).
+
+    Reads only. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check a replica that
+    does not run yet is a note, for what is not started cannot be asked.
+    """
+    began = time.monotonic()
+    repeat, timeout = _number(args, "repeat", 3), _number(args, "timeout", 120)
+    planned = plan_now(fleet, facts=False)
+    key = key_of(fleet, planned.plan.api_key_variable)
+    survey = look(fleet, planned.members, planned.plan.manager, ask=False)
+    found: list[Finding] = []
+    results: dict[str, Result] = {}
+    for name, hosts in planned.members.items():
+        head = hosts[0]
+        document = _document(survey, name, head)
+        if document is None:
+            if fleet.check:
+                fleet.emit(Note(f"{name}: the contract is unknown, nothing runs there yet"))
+                continue
+            found.append(_not_running(survey, name, head))
+            continue
+        fleet.emit(Progress(name, "asking", head))
+        mine = _one(fleet, name, head, document, planned.plan, key[1] if key else None, repeat, timeout)
+        found += mine
+        passed = sum(finding.verdict is Verdict.PASS for finding in mine)
+        count = sum(finding.verdict is not Verdict.SKIP for finding in mine)
+        fleet.emit(Progress(name, f"{passed} of {count}", head, done=True))
+        results[head] = Result(head, "check_contract", Status.OK, message=f"{passed} of {count}",
+                               seconds=sum(float(finding.data.get("seconds") or 0) for finding in mine),
+                               data={"passed": passed, "asked": count})
+    if found:
+        fleet.emit(Findings("contract", tuple(found)))
+    bad = [finding for finding in found if finding.blocks]
+    asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
+    if asked:
+        fleet.emit(StageSummary("contract", f"{len(asked) - len(bad)} of {len(asked)} "
+                                f"(tools, reasoning, thinking, streaming) in {duration(time.monotonic() - began)}"))
+    if bad:
+        first = bad[0]
+        raise FindingError(f"{plural(len(bad), 'check')} of the contract {'fails' if len(bad) == 1 else 'fail'}",
+                           host=first.subject, expected=first.required, found=first.summary,
+                           details=[f"{finding.subject}  {finding.summary}" for finding in bad[1:6]],
+                           next=first.mend or "invoke logs")
+    return results
+
+
+def _number(args: Mapping[str, Any], name: str, default: int) -> int:
+    value = args.get(name)
+    if value in (None, ""):
+        return default
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise InputError(f"check_contract: `{name}` takes a whole number from 1 on", found=str(value))
+    return number
+
+
+def _document(survey: Survey, name: str, head: str) -> Mapping[str, Any] | None:
+    """The launch document of what runs on the head, None when nothing does."""
+    node = survey.replicas[name].nodes[head]
+    if head in survey.unreachable:
+        raise UnreachableError("the endpoint cannot be asked", host=head, found=survey.unreachable[head])
+    if node.state != "running" or head not in survey.stores:
+        return None
+    document = survey.stores[head].launches.get(node.release or "", {}).get(f"{name}-{head}")
+    return document if isinstance(document, Mapping) else None
+
+
+def _not_running(survey: Survey, name: str, head: str) -> Finding:
+    state = survey.replicas[name].nodes[head].state
+    return Finding("contract.running", name, Verdict.FAIL, f"the head {head} is {state}: there is nothing to ask",
+                   required="a running replica", found=state, mend="invoke start")
+
+
+def served_of(document: Mapping[str, Any], plan: LaunchPlan, *, has_key: bool, repeat: int) -> Served:
+    """What is promised: the running process's served name; tools and reasoning when the plan or its flags say so."""
+    argv = [str(word) for word in document.get("argv") or ()]
+    nonce = f"{random.SystemRandom().choice(WORDS)}{random.SystemRandom().randrange(1000, 9999)}"
+    return Served(
+        model=str(document.get("served_name") or plan.served_name),
+        tools="tool_calling" in plan.features or "--tool-call-parser" in argv,
+        reasoning="reasoning" in plan.features or "--reasoning-parser" in argv,
+        nonce=nonce, repeat=repeat, has_key=has_key,
+    )
+
+
+def _one(fleet: Fleet, name: str, head: str, document: Mapping[str, Any], plan: LaunchPlan, key: str | None,
+         repeat: int, timeout: int) -> list[Finding]:
+    address, port = where(document)
+
+    def exchange(requests: Sequence[Request]) -> Sequence[Response]:
+        return ask(fleet, head, address, port, requests, key=key, timeout=timeout)
+
+    served = served_of(document, plan, has_key=key is not None, repeat=repeat)
+    return check(served, exchange, subject=name)
+
+
+def ask(fleet: Fleet, host: str, address: str, port: int, requests: Sequence[Request], *, key: str | None,
+        timeout: float) -> list[Response]:
+    """Do requests on a host, in order. Raises StepError when the host could not do them at all."""
+    args = {"host": address, "port": port, "requests": [request.wire() for request in requests], "api_key": key,
+            "side_by_side": SIDE_BY_SIDE, "timeout": timeout}
+    limit = 30 + timeout * (1 + len(requests) / SIDE_BY_SIDE)
+    result = calls.call_all(fleet, "http_exchange", {host: args}, changes=False, timeout=limit,
+                            no_log=key is not None)[host]
+    if result.status in (Status.UNREACHABLE, Status.LOST):
+        raise UnreachableError("the endpoint cannot be asked", host=host, found=calls.first_line(result))
+    if result.bad:
+        raise StepError("the endpoint cannot be asked", host=host, found=calls.first_line(result))
+    return [Response.from_wire(response) for response in result.data["responses"]]
