@@ -18,9 +18,10 @@ from bringup.releases import document, storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import Release, differences, short
 from bringup.releases.history import HostStore, merge
-from bringup.releases.places import Place, places_of
+from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
 from bringup.run.actions import Fleet
+from bringup.serving.engines.facts import engine_named
 from bringup.serving.plan_digest import ProcessTemplate, launches, templates
 
 
@@ -33,6 +34,7 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     planned = plan_now(fleet)
     _same_model(planned)
     places = places_of(fleet, planned.plan.environment, planned.hosts)
+    check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
     shapes, values = _shapes(fleet, planned, places)
     release = _release(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)
@@ -83,7 +85,7 @@ def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
 def _release(fleet: Fleet, planned: Planned, places: Mapping[str, Place],
              shapes: Mapping[str, tuple[ProcessTemplate, ...]]) -> Release:
     plan = planned.plan
-    digests = sorted({place.identity for place in places.values()})
+    digests = sorted({place.digest for place in places.values()})
     environment = {"name": plan.environment, "digest": digests[0] if len(digests) == 1 else ",".join(digests)}
     manifest = next(iter(planned.manifests.values()), None)
     root = str(fleet.paths(planned.hosts[0]).root)

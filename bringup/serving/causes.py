@@ -12,7 +12,8 @@ Lines = Sequence[tuple[float | None, str]]
 
 @dataclass(frozen=True)
 class Known:
-    """A known failure. `lies_in` is release, host or unknown; `echo` marks what follows from another node's failure."""
+    """A known failure. `lies_in` is release, host or unknown; `echo` is 0 for
+    a cause, 1 for an error whose words are not known, 2 for what follows from another failure."""
 
     key: str
     pattern: re.Pattern[str]
@@ -20,7 +21,7 @@ class Known:
     why: str
     mend: str
     lies_in: str = "release"
-    echo: bool = False
+    echo: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Cause:
     lies_in: str = "unknown"
 
 
-def _known(key: str, pattern: str, what: str, why: str, mend: str, lies_in: str = "release", echo: bool = False
+def _known(key: str, pattern: str, what: str, why: str, mend: str, lies_in: str = "release", echo: int = 0
            ) -> Known:
     return Known(key, re.compile(pattern, re.I), what, why, mend, lies_in, echo)
 
 
 KNOWN: tuple[Known, ...] = (
     _known("refused", r"a node at \S+ was refused", "a node was refused by the head", "the node's own lines say why",
-           "look at the other nodes", "unknown", True),
+           "look at the other nodes", "unknown", 2),
     _known("port", r"Address already in use|EADDRINUSE|port \d+ is (?:already )?(?:in use|taken)",
            "a port is taken", "another process listens on a port of this release",
            "end that process, or give the deployment another port", "host"),
@@ -95,8 +96,8 @@ KNOWN: tuple[Known, ...] = (
     _known("world", r"sizes differ:|world[_ ]size\b.{0,60}\b(?:does not match|mismatch|differs?|expected|but|is not)\b",
            "the nodes disagree about how many ranks there are", "their command lines come from different releases",
            "invoke status shows the release of each node"),
-    _known("rank", r"rank \d+ (?:is |was |has )?(?:joined already|already|twice|taken|registered)|duplicate rank|wrong rank|"
-           r"rank \d+ (?:is )?(?:out of|not in)\b",
+    _known("rank", r"rank \d+ (?:is |was |has )?(?:joined already|already|twice|taken|registered)|duplicate rank|"
+           r"wrong rank|rank \d+ (?:is )?(?:out of|not in)\b",
            "a rank is there twice or is wrong", "an earlier worker is still up, or two nodes carry the same number",
            "invoke status; invoke stop, then start again"),
     _known("hccl", r"HCCL.{0,80}(?:timeout|TLS|EI0006|EI0015)|EI0006|EI0015", "the NPUs' links do not come up",
@@ -109,28 +110,28 @@ KNOWN: tuple[Known, ...] = (
     _known("rendezvous", r"\d+/\d+ clients joined|DistStoreError|timed out.{0,60}(?:rendezvous|waiting for .*clients)|"
            r"client socket has timed out|never met",
            "the nodes did not find each other", "a node did not start, or cannot reach the head's meeting point",
-           "look at the other nodes; invoke preflight (names, ports)", "unknown", True),
+           "look at the other nodes; invoke preflight (names, ports)", "unknown", 2),
     _known("peer", r"Connection closed by peer|Connection reset by peer|Broken pipe|connectFullMesh|"
            r"peer (?:gone|lost|left)|head (?:is )?gone|lost (?:the )?(?:head|worker|connection)",
            "the connection between nodes broke", "another node ended first", "look at the other nodes", "unknown",
-           True),
+           2),
     _known("engine", r"Engine core initialization failed|EngineCore encountered an issue|EngineDeadError|"
            r"See root cause above",
-           "the engine process ended", "its own lines say why", "look at the kept logs", "unknown", True),
+           "the engine process ended", "its own lines say why", "look at the kept logs", "unknown", 2),
     _known("assertion", r"\b(?:RuntimeError|ValueError|AssertionError|NotImplementedError|KeyError|ImportError|"
            r"ModuleNotFoundError|OSError|TypeError|AttributeError)\b:? ?",
            "the engine ended with an error of its own", "the line says which", "look at the kept logs", "unknown",
-           True),
+           1),
 )
 
 
 def first_cause(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, object]]) -> Cause | None:
     """The first cause in the logs of one start, hosts in start order.
 
-    Real causes come before echoes of another node's failure, then the earlier before the later. Without a known line,
-    the process that ended first is named with its last line. `ended` is each ended process's exit (code, signal, at).
+    Real causes come before errors whose words are not known, those before echoes of another failure; among equals the
+    earlier comes first. Without a known line, the process that ended first is named with its last line. `ended` is each ended process's exit (code, signal, at).
     """
-    found: list[tuple[bool, float, int, int, int, Cause]] = []
+    found: list[tuple[int, float, int, int, int, Cause]] = []
     for order, (host, lines) in enumerate(logs.items()):
         for number, (at, text) in enumerate(lines):
             for place, known in enumerate(KNOWN):

@@ -7,6 +7,7 @@ control group or the mark in its environment does not prove to be ours.
 import os
 import time
 
+from bringup.agent.modules import python_env_check
 from bringup.agent.processes import detached, launch, proc, systemd
 from bringup.agent.task import Failure
 
@@ -35,6 +36,7 @@ _SLICE = 1024 * 1024
 
 
 def run(task):
+    os.umask(0o022)  # the engines' account reads what is written here
     action = task.args["action"]
     if action == "ports":
         return {"changed": False, "taken": proc.clashes(task.args["ports"], task.args["addresses"])}
@@ -208,8 +210,14 @@ def _prove(task, place):
     """Whether this process of a release can start now: the program, the model's folder, the ports."""
     document = task.args.get("launch") or launch.load(place, task.args["release"])
     problems = []
+    values = document.get("values") or {}
+    if values.get("environment"):
+        reason = python_env_check.unsound(values["env"], values["environment"])
+        if reason is not None:
+            problems.append({"check": "environment", "found": "%s: %s" % (values["env"], reason),
+                             "next": "invoke provision builds it again"})
     program = document["argv"][0]
-    if not program.startswith("/") or not os.path.isfile(program) or not os.access(program, os.X_OK):
+    if not problems and (not program.startswith("/") or not os.path.isfile(program) or not os.access(program, os.X_OK)):
         problems.append({"check": "environment", "found": "%s is not there or cannot be run" % program,
                          "next": "invoke provision builds it again"})
     model = document.get("model_path")

@@ -36,6 +36,7 @@ _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
 
 def run(task):
+    os.umask(0o022)  # the engines' account reads what is written here
     return {"put": _put, "list": _list, "switch": _switch, "mark": _mark, "prune": _prune, "number": _number,
             "launch": _launch}[task.args["action"]](task)
 

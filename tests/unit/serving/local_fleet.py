@@ -67,11 +67,23 @@ class LocalFleet:
         filled = {name: spec.get("default") for name, spec in module.ARGUMENTS.items()}
         filled.update({name: value for name, value in call.args.items() if value is not None})
         try:
-            data = module.run(Task(filled, check=self.check, root=str(self.paths(host).root), run_id=self.run_id))
+            data = module.run(Task(filled, check=self.check, root=str(self.paths(host).root), run_id=self.run_id,
+                                   blob=lambda digest: self._staged(host, call, digest)))
         except Failure as failure:
             return Result(host, call.module, Status.FAILED, message=failure.message, data=failure.fields,
                           found=failure.fields.get("found"), next=failure.fields.get("next"))
         return Result(host, call.module, Status.CHANGED if data.get("changed") else Status.OK, data=data)
+
+    def _staged(self, host: str, call: Call, digest: str) -> str:
+        """A file that went along with a call, as the agent stages it."""
+        source = next(blob.source for blob in call.blobs if blob.digest == digest)
+        path = self.base / "staged" / host / digest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(source, bytes):
+            path.write_bytes(source)
+        else:
+            shutil.copyfile(source, path)
+        return str(path)
 
     def connect(self, hosts: Sequence[str]) -> dict[str, Result]:
         return {host: Result(host, "connect", Status.OK) for host in hosts}

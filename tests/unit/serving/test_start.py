@@ -57,8 +57,9 @@ class Rig:
             env = {"LAB_ENGINE_LOAD_SECONDS": "0.4", **({"LAB_ENGINE_FAULT": fault} if fault else {})}
             out[host] = {
                 "name": f"r1-{host}", "replica": "r1", "node": host, "node_rank": rank,
-                "ranks": [2 * rank, 2 * rank + 1], "role": "head" if rank == 0 else "worker", "world_size": 4, "release": "a" * 64, "argv": argv,
-                "env": env, "ports": [self.port, self.meeting] if rank == 0 else [], "addresses": ["127.0.0.1"],
+                "ranks": [2 * rank, 2 * rank + 1], "role": "head" if rank == 0 else "worker", "world_size": 4,
+                "release": "a" * 64, "argv": argv, "env": env,
+                "ports": [self.port, self.meeting] if rank == 0 else [], "addresses": ["127.0.0.1"],
                 "http_port": self.port if rank == 0 else None, "served_name": "glm", "model_path": str(self.model),
                 "endpoint": f"http://127.0.0.1:{self.port}/v1" if rank == 0 else None, "values": {}, **more}
         return out

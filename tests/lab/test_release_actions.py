@@ -1,0 +1,303 @@
+"""Make, start, status, rollback over three folders as hosts, with the lab engine in a real environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bringup.base.errors import FindingError, ServedError, StepError
+from bringup.base.events import Findings, Ready, StageSummary
+from bringup.base.paths import Project
+from bringup.base.results import Status
+from bringup.environments.build import build_environments
+from bringup.inventory.load import load_inventory
+from bringup.releases.choosing import choose_release, switch_release
+from bringup.releases.ending import replica_status, stop_replicas
+from bringup.releases.making import make_release
+from bringup.releases.starting import start_replicas, summarize
+
+spec = importlib.util.spec_from_file_location("local_fleet", Path(__file__).parents[1] / "unit/serving/local_fleet.py")
+assert spec is not None and spec.loader is not None
+local = sys.modules.setdefault("local_fleet", importlib.util.module_from_spec(spec))
+spec.loader.exec_module(local)
+
+REPOSITORY = Path(__file__).parents[2]
+HOSTS = ("n1", "n2", "n3")
+PLATFORM = f"linux-{os.uname().machine}"
+ENV_YML = f"""
+purpose: the lab engine alone
+python: ["3.13", "3.12", "3.11", "3.10"]
+platforms:
+  {PLATFORM}: {{machine: {os.uname().machine}, glibc: "2.17"}}
+overlay: bringup/lab/engine/overlay
+"""
+LOCK = f"# bringup lock\n# platform: {PLATFORM}\n# python: 3.10 3.11 3.12 3.13\n\n"
+
+
+class Rig:
+    """A project with one environment and an inventory of three hosts on loopback addresses of their own."""
+
+    def __init__(self, base: Path, environments: Path) -> None:
+        self.base = base
+        for host in HOSTS:
+            (base / "hosts" / host).mkdir(parents=True)
+            (base / "hosts" / host / "envs").symlink_to(environments)
+        self.net = f"127.{random.randint(80, 250)}.{random.randint(1, 250)}"
+        project = base / "project"
+        (project / "envs/tiny/locks").mkdir(parents=True)
+        (project / "envs/tiny/env.yml").write_text(ENV_YML)
+        (project / "envs/tiny/requirements.in").write_text("")
+        (project / f"envs/tiny/locks/{PLATFORM}.txt").write_text(LOCK)
+        (project / "bringup").symlink_to(REPOSITORY / "bringup")
+        self.model = local.make_model(base / "GLM-5.1")
+        self.runs = 0
+        self.fleet = self.run()
+
+    def run(self, *, fault: str = "", **deployment: Any) -> Any:
+        """A new run, as a person would start one after editing the inventory."""
+        env = {"LAB_ENGINE_LOAD_SECONDS": "0.3", **({"LAB_ENGINE_FAULT": fault} if fault else {})}
+        wanted = {"recipe": "zai-org/GLM-5.1", "engine": "vllm", "hardware": "h200", "strategy": "multi_node_tp_pp",
+                  "tensor_parallel": 8, "pipeline_parallel": 3, "environment": "tiny", "manager": "detached",
+                  "features": ["tool_calling", "reasoning"], "model_path": str(self.model), "env": env, **deployment}
+        hosts: dict[str, dict[str, Any]] = {h: {"cluster_address": f"{self.net}.{i}"} for i, h in enumerate(HOSTS, 1)}
+        text = json.dumps({"all": {
+            "vars": {"bringup_lab": True, "bringup_privileged": False, "deployment": wanted},
+            "children": {"head": {"hosts": {"n1": hosts.pop("n1")}}, "workers": {"hosts": hosts}}}})
+        path = self.base / "inventory.yml"
+        path.write_text(text)
+        self.runs += 1
+        fleet = local.LocalFleet(self.base, HOSTS, {}, load_inventory([str(path)], Project(self.base / "project")))
+        fleet.run_id = f"run{self.runs:03d}"
+        fleet.yes = True
+        self.fleet = fleet
+        return fleet
+
+    def provision(self, **deployment: Any) -> dict[str, Any]:
+        fleet = self.run(**deployment)
+        build_environments(fleet, {})
+        make_release(fleet, {})
+        start_replicas(fleet, {})
+        summarize(fleet, {})
+        return self.pids()
+
+    def rollback(self, to: str = "previous", *, yes: bool = True) -> None:
+        fleet = self.run()
+        fleet.yes = yes
+        choose_release(fleet, {"to": to, "prove": True, "ask": True})
+        switch_release(fleet, {})
+        start_replicas(fleet, {})
+        summarize(fleet, {})
+
+    def processes(self) -> dict[str, Any]:
+        from bringup.serving.engine_calls import call_all
+
+        seen = call_all(self.fleet, "engine_process", {h: {"action": "status"} for h in HOSTS}, changes=False)
+        return {h: seen[h].data["processes"].get(f"r1-{h}", {}) for h in HOSTS}
+
+    def pids(self) -> dict[str, Any]:
+        return {host: seen.get("pid") for host, seen in self.processes().items()}
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.fleet.events if isinstance(event, kind)]
+
+    def current(self) -> set[str]:
+        return {os.readlink(self.base / "hosts" / host / "current") for host in HOSTS}
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of environments that the hosts share, as on a network file system: built once."""
+    return tmp_path_factory.mktemp("envs")
+
+
+@pytest.fixture
+def rig(tmp_path: Path, environments: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, environments)
+    yield made
+    stop_replicas(made.run(), {})
+
+
+def test_the_second_run_changes_nothing_and_restarts_nothing(rig: Rig) -> None:
+    before = rig.provision()
+    ready = rig.told(Ready)[0]
+    assert ready.release == "r0001" and ready.previous is None
+    assert ready.endpoints == (f"http://{rig.net}.1:8000/v1",)
+    assert all(before.values())
+    assert rig.provision() == before
+    assert [e.text for e in rig.told(StageSummary)][-1] == "r0001 serves already, nothing was restarted"
+    assert not rig.fleet.asked
+    results = replica_status(rig.fleet, {})
+    assert {r.status for r in results.values()} == {Status.OK}
+
+
+def test_a_dead_worker_is_named_while_health_is_green(rig: Rig) -> None:
+    rig.provision()
+    seen = rig.processes()["n3"]
+    for process in seen["note"]["workers"]:
+        os.kill(process["pid"], signal.SIGKILL)
+    time.sleep(0.5)
+    with pytest.raises(FindingError) as caught:
+        replica_status(rig.run(), {})
+    assert caught.value.host == "n3"
+    assert "worker (ranks 16-23) is dead" in caught.value.what
+    found = rig.told(Findings)[0].findings
+    assert any("/health with 200" in detail for finding in found for detail in finding.details), found
+
+
+def test_a_start_that_fails_brings_the_old_release_back(rig: Rig) -> None:
+    before = rig.provision()
+    old = rig.current()
+    with pytest.raises(StepError) as caught:
+        rig.provision(fault="crash_loading:node_rank=1")
+    error = caught.value
+    assert error.status == 1
+    assert "FAILED after" in error.what and "r0001 serves again on r1" in error.what
+    assert "n2: the engine ended with an error of its own" in error.details[0]
+    assert "told to crash while loading" in error.details[1]
+    kept = rig.base / "project/.bringup/runs" / rig.fleet.run_id / "r1"
+    assert {p.name for p in kept.iterdir()} == {"cause.json", *(f"{h}.{e}" for h in HOSTS for e in ("log", "json"))}
+    assert "told to crash" in (kept / "n2.log").read_text()
+    assert rig.current() == old
+    after = rig.pids()
+    assert all(after.values()) and not set(after.values()) & set(before.values())
+    replica_status(rig.run(), {})
+    with pytest.raises(FindingError, match="known to be bad"):
+        rig.rollback("r0002")
+    assert rig.pids() == after
+
+
+def test_when_the_old_one_does_not_come_back_either_the_status_is_6(rig: Rig) -> None:
+    rig.provision()
+    fleet = rig.run(fault="crash_loading:node_rank=1")
+    make_release(fleet, {})
+    (rig.model / "lab_engine_fault.json").write_text('{"name": "out_of_memory"}')
+    with pytest.raises(ServedError, match="did not start again either"):
+        start_replicas(fleet, {})
+    (rig.model / "lab_engine_fault.json").unlink()
+    assert not any(rig.pids().values())
+
+
+def test_rollback_returns_and_tells_what_it_left(rig: Rig) -> None:
+    rig.provision()
+    rig.provision(context_length=65536)
+    assert rig.told(Ready)[0].previous == "r0001"
+    assert any("--max-model-len" in change for change in rig.told(Ready)[0].changes), rig.told(Ready)[0].changes
+    rig.rollback()
+    ready = rig.told(Ready)[0]
+    assert (ready.release, ready.previous) == ("r0001", "r0002")
+    assert rig.fleet.asked[0] == "Go back?"
+    replica_status(rig.run(), {})
+    with pytest.raises(FindingError, match="no earlier release"):
+        rig.rollback()
+    with pytest.raises(FindingError, match="rolled back from"):
+        rig.rollback("2")
+
+
+def test_rollback_without_an_answer_leaves_everything(rig: Rig) -> None:
+    rig.provision()
+    before = rig.provision(context_length=65536)
+    link = rig.current()
+    with pytest.raises(FindingError, match="everything is prepared") as caught:
+        rig.rollback(yes=False)
+    assert caught.value.status == 4 and "--yes" in str(caught.value.next)
+    assert rig.pids() == before and rig.current() == link
+
+
+def test_rollback_is_refused_before_anything_stops_when_its_environment_is_gone(rig: Rig) -> None:
+    rig.provision()
+    before = rig.provision(context_length=65536)
+    link = rig.base / "hosts/n2/envs"
+    target = link.readlink()
+    link.unlink()
+    with pytest.raises(FindingError, match="cannot start today; nothing was stopped") as caught:
+        rig.rollback()
+    link.symlink_to(target)
+    assert caught.value.host == "n2" and "missing" in caught.value.details[0]
+    assert rig.pids() == before
+
+
+def test_a_start_is_an_outage_and_asks(rig: Rig) -> None:
+    before = rig.provision()
+    fleet = rig.run(context_length=65536)
+    fleet.yes = False
+    make_release(fleet, {})
+    with pytest.raises(FindingError, match="everything is prepared"):
+        start_replicas(fleet, {})
+    assert "r1 serves now" in fleet.asked[0] and "its last start" in fleet.asked[0]
+    assert rig.pids() == before
+    fleet = rig.run()
+    target = choose_release(fleet, {"to": "previous"})
+    assert not any(r.data["go"] for r in target.values())
+    assert "r0002 was never switched to: r0001 is in use" in rig.told(StageSummary)[0].text
+
+
+def test_a_taken_port_is_found_before_anything_stops(rig: Rig) -> None:
+    import socket
+
+    before = rig.provision()
+    with socket.socket() as holder:
+        holder.bind((f"{rig.net}.1", 8123))
+        holder.listen()
+        with pytest.raises(StepError, match="port 8123 is taken by process") as caught:
+            rig.provision(port=8123)
+    assert caught.value.host == "n1" and "serves on" in str(caught.value.found)
+    assert rig.pids() == before
+
+
+def test_a_deploy_that_stopped_half_way_is_named_and_finished(rig: Rig) -> None:
+    rig.provision()
+    fleet = rig.run(context_length=65536)
+    make_release(fleet, {})
+    from bringup.releases import chosen, storing
+
+    storing.switch(fleet, chosen.needed(fleet).digest, ["n1"])
+    with pytest.raises(FindingError) as caught:
+        replica_status(rig.run(), {})
+    assert "different releases" in caught.value.what
+    with pytest.raises(FindingError, match="different releases"):
+        choose_release(rig.run(), {"to": "current"})
+    rig.provision(context_length=65536)
+    assert len(rig.current()) == 1
+    replica_status(rig.run(), {})
+
+
+def test_check_mode_changes_nothing(rig: Rig) -> None:
+    fleet = rig.run()
+    build_environments(fleet, {})
+    fleet = rig.run()
+    fleet.check = True
+    make_release(fleet, {})
+    results = start_replicas(fleet, {})
+    assert {r.status for r in results.values()} == {Status.CHANGED}
+    assert not list((rig.base / "hosts").glob("*/releases")) and not any(rig.pids().values())
+
+
+def test_hosts_with_different_model_files_are_refused(rig: Rig) -> None:
+    fleet = rig.run()
+    build_environments(fleet, {})
+    other = local.make_model(rig.base / "other")
+    (other / "config.json").write_text('{"model_type": "glm_moe_dsa", "num_attention_heads": 32}')
+    fleet = rig.run()
+    plain = fleet.variables
+
+    def variables(host: str) -> Any:
+        own = dict(plain(host))
+        if host == "n2":
+            own["deployment"] = own["deployment"].copy()
+            own["deployment"]["model_path"] = str(other)
+        return own
+
+    fleet.variables = variables
+    with pytest.raises(StepError, match="not the same on all nodes") as caught:
+        make_release(fleet, {})
+    assert "different on n2" in str(caught.value.found)
