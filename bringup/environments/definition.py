@@ -154,7 +154,7 @@ class _Reader:
 
     def pythons(self) -> tuple[str, ...]:
         value = self.data.get("python")
-        items = [value] if isinstance(value, str) else value
+        items = [value] if isinstance(value, str | float) else value
         if not isinstance(items, Sequence) or not items:
             raise self.wrong("python", "names no version", 'python: ["3.12", "3.11"]', value)
         for item in items:

@@ -13,7 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from bringup.base.errors import InputError, StepError
+from bringup.environments.indexes import PASSED
 from bringup.run.actions import Blob
+
+_KEPT = (*PASSED, "UV_CACHE_DIR", "UV_CONFIG_FILE", "UV_KEYRING_PROVIDER", "UV_CREDENTIALS_DIR", "UV_INDEX_STRATEGY")
+"""uv's variables that say where packages come from; one that says which ones (constraints) does not reach a lock."""
 
 
 @lru_cache(maxsize=1)
@@ -40,7 +44,7 @@ def run_uv(words: Sequence[str], *, cwd: Path | None = None, extra: Mapping[str,
            timeout: float = 900) -> subprocess.CompletedProcess[str]:
     """Run uv with the user's own index settings, nothing of an active environment leaking in. Raises StepError."""
     env = {key: value for key, value in os.environ.items()
-           if not key.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_PYTHON", "UV_PROJECT"))}
+           if not key.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA_")) and (not key.startswith("UV_") or key in _KEPT)}
     env.update(UV_NO_PROGRESS="1", NO_COLOR="1", UV_PYTHON_DOWNLOADS="never", **(extra or {}))
     try:
         return subprocess.run([str(uv_program()), *words], cwd=cwd, env=env, text=True, capture_output=True,

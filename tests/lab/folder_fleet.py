@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bringup.agent.modules import python_env
-from bringup.agent.task import Failure, Task
 from bringup.base.events import Event
 from bringup.base.paths import HostPaths, Project
 from bringup.base.results import Result, Status
 from bringup.inventory.model import Inventory
 from bringup.run.actions import Call
 
+PACKAGE = Path(__file__).resolve().parents[2]
 
-def _work(pipe: Any, root: str, args: dict[str, Any], blobs: dict[str, str], check: bool) -> None:
-    filled = {name: spec.get("default") for name, spec in python_env.ARGUMENTS.items()}
-    filled.update(args)
-    task = Task(filled, check=check, root=root, line=lambda text, stream="stdout": pipe.send(("line", text)),
-                blob=lambda digest: blobs[digest])
-    try:
-        pipe.send(("ok", python_env.run(task)))
-    except Failure as error:
-        pipe.send(("failed", dict(error.fields, msg=error.message)))
+RUNNER = """
+import json, sys, threading
+from bringup.agent.modules import python_env
+from bringup.agent.task import Failure, Task
+given = json.load(sys.stdin)
+one_at_a_time = threading.Lock()
+def say(*words):
+    with one_at_a_time:
+        print(json.dumps(words), flush=True)
+args = {name: spec.get("default") for name, spec in python_env.ARGUMENTS.items()}
+args.update(given["args"])
+task = Task(args, check=given["check"], root=given["root"], line=lambda text, stream="stdout": say("line", text),
+            blob=lambda digest: given["blobs"][digest])
+try:
+    say("ok", python_env.run(task))
+except Failure as error:
+    say("failed", dict(error.fields, msg=error.message))
+"""
 
 
 class FolderFleet:
@@ -81,23 +92,22 @@ class FolderFleet:
             else:
                 shutil.copyfile(blob.source, path)
             blobs[blob.digest] = str(path)
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, str(root), dict(call.args), blobs,
-                                                      self.check and call.changes))
-        process.start()
-        theirs.close()
-        try:
-            while True:
-                kind, value = ours.recv()
-                if kind != "line":
-                    break
+        given = {"args": dict(call.args), "check": self.check and call.changes, "root": str(root), "blobs": blobs}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PACKAGE), os.environ.get("PYTHONPATH", "")))}
+        process = subprocess.Popen([sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True, env=env)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(given))
+        process.stdin.close()
+        kind, value = "failed", {"msg": "the module died"}
+        for text in process.stdout:
+            kind, value = json.loads(text)
+            if kind == "line":
                 self.lines.append((host, value))
                 if on_line is not None:
                     on_line(host, value)
-        except EOFError:
-            kind, value = "failed", {"msg": "the module died"}
-        process.join()
+        process.stdout.close()
+        process.wait()
         if kind == "ok":
             return Result(host, call.module, Status.CHANGED if value.get("changed") else Status.OK, data=value)
         return Result(host, call.module, Status.FAILED, message=value["msg"], expected=value.get("expected"),

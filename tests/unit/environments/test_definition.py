@@ -1,0 +1,73 @@
+"""env.yml, read strictly: each mistake with file, line and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bringup.base.errors import InputError
+from bringup.environments.definition import Platform, load_environment, names
+
+GOOD = """\
+purpose: test
+python: ["3.12", "3.11"]
+platforms:
+  linux-x86_64: {machine: x86_64, glibc: "2.28"}
+"""
+ENVS = Path(__file__).resolve().parents[3] / "envs"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "envs" / "one"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "env.yml").write_text(text)
+    return tmp_path / "envs"
+
+
+def test_defaults(tmp_path: Path) -> None:
+    found = load_environment(written(tmp_path, GOOD), "one")
+    assert found.pythons == ("3.12", "3.11")
+    assert found.platforms[0].target == "x86_64-manylinux_2_28" and found.platforms[0].family == "cpu"
+    assert [path.name for path in found.requirements] == ["requirements.in"]
+
+
+@pytest.mark.parametrize(("text", "line", "says"), [
+    (GOOD + "purpos: x\n", 5, "purpos"),
+    (GOOD.replace('["3.12", "3.11"]', "3.10"), 2, "quoted"),
+    (GOOD.replace('["3.12", "3.11"]', '["python3"]'), 2, "quoted"),
+    (GOOD.replace(', glibc: "2.28"', ""), 4, "2.28"),
+    (GOOD.replace("x86_64, glibc", "x86_64-unknown-linux-gnu, glibc"), 4, "aarch64"),
+    (GOOD.replace('"2.28"}', '"2.28", device: cuda}'), 4, "cuda12.8"),
+    (GOOD + 'overrides: [{requirement: "a==1"}]\n', 5, "reason"),
+    (GOOD + "overlay: nowhere\n", 5, "not there"),
+    (GOOD + "exclude_newer: soon\n", 5, "2026"),
+    (GOOD + "verify: {config: {file: env.yml, model_type: x, expect: maybe}}\n", 5, "known"),
+    (GOOD + "verify: {commands: [vllm --version]}\n", 5, "list of words"),
+    (GOOD + "python: [\"3.12\"]\n", 5, "twice"),
+])
+def test_mistakes_name_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_environment(written(tmp_path, text), "one")
+    told = str(caught.value)
+    assert f"envs/one/env.yml:{line}" in told and says in told
+
+
+def test_a_wrong_name_gets_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nearest: one"):
+        load_environment(written(tmp_path, GOOD), "oen")
+
+
+@pytest.mark.parametrize(("machine", "glibc", "fits"), [
+    ("x86_64", "2.35", True), ("x86_64", "2.36", True), ("x86_64", "2.4", False), ("x86_64", "2.31", False),
+    ("aarch64", "2.39", False), ("x86_64", None, False),
+])
+def test_a_platform_fits_by_machine_and_glibc(machine: str, glibc: str | None, fits: bool) -> None:
+    assert Platform("p", "x86_64", "2.35").fits(machine, glibc) is fits
+
+
+def test_all_environments_of_the_project_can_be_read() -> None:
+    found = names(ENVS)
+    assert {"lab", "lab-legacy", "glm51-vllm", "glm51-sglang", "glm51-kt", "glm51-kt-pinned", "legacy"} <= set(found)
+    for name in found:
+        assert load_environment(ENVS, name).purpose

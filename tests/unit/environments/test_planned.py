@@ -1,0 +1,64 @@
+"""What a host gets: platform and interpreter by what it has, and a digest that names all that decides the content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bringup.base.errors import StepError
+from bringup.environments.definition import Environment, Override, Platform
+from bringup.environments.locks import parse_lock
+from bringup.environments.planned import HostFacts, Prepared, plan_for
+
+LOCK = parse_lock("# bringup lock\n# python: 3.11 3.12\n\n"
+                  f"a==1 ; python_version < '3.12' \\\n    --hash=sha256:{'ab' * 32}\n"
+                  f"a==2 ; python_version >= '3.12' \\\n    --hash=sha256:{'cd' * 32}\n", "x")
+PLATFORMS = (Platform("cpu", "x86_64", "2.28"), Platform("cuda", "x86_64", "2.35", "cuda12.8"))
+ENVIRONMENT = Environment("one", Path(), "test", ("3.12", "3.11"), PLATFORMS)
+PREPARED = Prepared(ENVIRONMENT, {"cpu": LOCK, "cuda": LOCK}, None, ())
+
+
+def facts(*versions: str, machine: str = "x86_64", glibc: str | None = "2.36") -> HostFacts:
+    found = tuple({"path": f"/usr/bin/python{v}", "version": v, "implementation": "CPython", "abi": "x"}
+                  for v in versions)
+    return HostFacts(machine, glibc, found, None, None, None)
+
+
+def test_the_first_wanted_interpreter_that_is_there_is_taken() -> None:
+    assert plan_for(PREPARED, facts("3.11.2", "3.12.1"), None).python == "3.12.1"
+    planned = plan_for(PREPARED, facts("3.9.1", "3.11.2"), None)
+    assert planned.python == "3.11.2" and planned.item["packages"] == {"a": "1"}
+
+
+def test_devices_decide_the_platform() -> None:
+    assert plan_for(PREPARED, facts("3.12.1"), "h200").platform.name == "cuda"
+    assert plan_for(PREPARED, facts("3.12.1"), "ascend-a2").platform.name == "cpu"
+    assert plan_for(PREPARED, facts("3.12.1", glibc="2.31"), "h200").platform.name == "cpu"
+
+
+@pytest.mark.parametrize(("host", "says"), [
+    (facts("3.12.1", machine="aarch64"), "no platform"), (facts("3.12.1", glibc=None), "another libc"),
+    (facts("3.12.1", glibc="2.17"), "glibc 2.17"), (facts("3.13.0"), "no Python"), (facts(), "none of them"),
+])
+def test_a_host_that_nothing_fits_is_told_why(host: HostFacts, says: str) -> None:
+    with pytest.raises(StepError) as caught:
+        plan_for(PREPARED, host, None)
+    assert says in str(caught.value) and "next" in str(caught.value)
+
+
+def test_the_digest_names_what_decides_the_content_and_nothing_else() -> None:
+    base = plan_for(PREPARED, facts("3.12.1"), None).digest
+    others = {
+        "interpreter": plan_for(PREPARED, facts("3.12.2"), None).digest,
+        "platform": plan_for(PREPARED, facts("3.12.1"), "h200").digest,
+        "lock": plan_for(replace(PREPARED, locks={"cpu": replace(LOCK, text=LOCK.text + "\n")}), facts("3.12.1"),
+                         None).digest,
+        "overlay": plan_for(replace(PREPARED, overlay=b"x"), facts("3.12.1"), None).digest,
+        "overrides": plan_for(replace(PREPARED, environment=replace(
+            ENVIRONMENT, overrides=(Override("a==2", "why"),))), facts("3.12.1"), None).digest,
+    }
+    assert len({base, *others.values()}) == 6
+    renamed = replace(PREPARED, environment=replace(ENVIRONMENT, name="two", purpose="other", imports=("a",)))
+    assert plan_for(renamed, facts("3.12.1"), None).digest == base
