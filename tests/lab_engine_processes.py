@@ -117,8 +117,8 @@ def vllm_alone(folder: Path, model: Path, *, flags: list[str] | None = None, **e
 class Replica:
     """A head and workers, tensor parallel 8 x pipeline over the nodes."""
 
-    def __init__(self, folder: Path, model: Path, nodes: int = 3, timeout: int = 20, start: tuple[int, ...] | None = None,
-                 **env: str) -> None:
+    def __init__(self, folder: Path, model: Path, nodes: int = 3, timeout: int = 20,
+                 start: tuple[int, ...] | None = None, **env: str) -> None:
         self.meeting = free_port()
         self.folder, self.model, self.count, self.timeout, self.env = folder, model, nodes, timeout, env
         self.nodes: dict[int, EngineNode] = {}

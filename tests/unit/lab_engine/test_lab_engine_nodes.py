@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from lab_engine_processes import (
@@ -237,7 +238,7 @@ def test_memory_stays_small(tmp_path, model, started):
     node.wait_ready()
     node.chat()
     for pid in (node.process.pid, *node.children()):
-        status = open(f"/proc/{pid}/status").read()
+        status = Path(f"/proc/{pid}/status").read_text()
         assert int(re.search(r"VmRSS:\s+(\d+)", status)[1]) < 30 * 1024
 
 
