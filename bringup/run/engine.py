@@ -1,0 +1,555 @@
+"""One single-threaded loop over the messages of all hosts: sends steps, takes results in order, wakes the flows."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bringup.base.errors import BringupError, ExitStatus, UnreachableError
+from bringup.base.events import Event, Line, Note, TaskEnded, TaskStarted
+from bringup.base.results import Status
+from bringup.connection import messages
+from bringup.connection.messages import Request
+from bringup.playbook.model import Task
+from bringup.playbook.templating import Engine as Templates
+from bringup.playbook.templating import Layer, Pending, Scope
+from bringup.run.actions import Call
+from bringup.run.batch import Batch
+from bringup.run.hosts import CLOSED, CONNECTING, IDLE, LOST, UNREACHABLE, UP, HostState, Link, Step, Unit
+from bringup.run.outcome import combined, raw_error, result_of
+from bringup.run.prepare import Settings, digest_of
+from bringup.run.variables import Variables, put_pending
+from bringup.run.waiting import Meeting
+
+if TYPE_CHECKING:
+    from bringup.run.flow import Flow, Frame
+    from bringup.run.locking import LockKeeper
+
+Linker = Callable[[str], Link]
+
+
+class Engine:
+    """Drives flows. `linker` makes the session of a host; `emit` takes events."""
+
+    variables: Variables
+    lock: LockKeeper
+
+    def __init__(self, templates: Templates, settings: Settings, linker: Linker, emit: Callable[[Event], None],
+                 hosts: Sequence[str]) -> None:
+        self.templates = templates
+        self.settings = settings
+        self.linker = linker
+        self.inbox: queue.SimpleQueue[messages.Message] = queue.SimpleQueue()
+        self.began = time.monotonic()
+        self._emit = emit
+        self.hosts: dict[str, HostState] = {name: HostState(name) for name in hosts}
+        self.flows: dict[str, Flow] = {}
+        self.batch: Batch | None = None
+        self.background: list[Iterator[Any]] = []
+        self.fleet_runner: Callable[[Flow, Task, Frame, Meeting], dict[str, dict[str, Any]]] | None = None
+        self.recover: Callable[[HostState, messages.Lost], bool] = lambda host, message: False
+        self.later_names: frozenset[str] | None = frozenset()
+        self._requests: dict[int, tuple[HostState, Unit | None, Step, HostState]] = {}
+        self._listeners: dict[int, Callable[[str], None]] = {}
+        self._ids = 0
+        self._segments = 0
+        self._units: dict[tuple[str, int], Unit] = {}
+        self.statuses: set[ExitStatus] = set()
+
+    # telling
+
+    def emit(self, event: Event) -> None:
+        """Pass an event on, with its time."""
+        self._emit(replace(event, at=time.monotonic() - self.began))
+
+    def note(self, text: str, host: str | None = None, level: str = "note") -> None:
+        self.emit(Note(text, host=host, level=level))
+
+    def retrying(self, host: str, unit: Unit, attempt: int, total: int, delay: float) -> None:
+        """Say that a task is tried again."""
+        self.tell_start(unit)
+        self.emit(Line(host, unit.name, f"attempt {attempt} of {total} was not it; again in {delay:g} s", "retry"))
+
+    def tell_start(self, unit: Unit) -> None:
+        """Tell once that a task begins."""
+        if not unit.visit.told:
+            unit.visit.told = True
+            hosts = tuple(self.batch.flows) if self.batch else ()
+            self.emit(TaskStarted(unit.name, unit.task.origin, hosts, handler=unit.task.handler))
+
+    # hosts
+
+    def state(self, name: str) -> HostState:
+        """The state of a host; one that is first seen now (a delegate, localhost) is added."""
+        if name not in self.hosts:
+            self.hosts[name] = HostState(name)
+        return self.hosts[name]
+
+    def connect(self, host: HostState) -> None:
+        """Begin to connect, when that has not begun."""
+        if host.state != IDLE:
+            return
+        host.state = CONNECTING
+        try:
+            host.link = self.linker(host.name)
+            host.link.start()
+        except BringupError as error:
+            self._down(host, UNREACHABLE, error)
+
+    def next_segment(self) -> int:
+        self._segments += 1
+        return self._segments
+
+    # sending
+
+    def send_unit(self, flow: Flow, unit: Unit, calls: Sequence[Call | None], link: HostState) -> None:
+        """Put a task in its place behind those sent before, and its calls on their way."""
+        host = flow.host
+        for step, call in zip(unit.steps, calls, strict=True):
+            if step.answered:
+                continue
+            if host.failing or host.gone:
+                step.dropped = True
+            elif call is not None:
+                self.send_step(flow, unit, step, call, link, ignore_errors=unit.ignore_errors)
+        if unit.task.register:
+            put_pending(host.values, unit.task.register)
+        if unit.task.action == "setup":
+            host.facts.gathering += 1
+        host.flight.append(unit)
+        self.settle(host)
+
+    def send_step(self, flow: Flow | None, unit: Unit | None, step: Step, call: Call, link: HostState, *,
+                  ignore_errors: bool, segment: int | None = None) -> int:
+        """Queue one call for a host's session; it goes out with `flush`."""
+        owner = flow.host if flow else link
+        self.connect(link)
+        self._ids += 1
+        step.call, step.link_host = call, link.name
+        if link.down:
+            self._lose(step, link)
+            return self._ids
+        own = owner is link
+        request = Request(
+            id=self._ids,
+            segment=segment if segment is not None else (owner.segment if own else self.next_segment()),
+            module=call.module, args=call.args, become=call.become, environment=call.environment, timeout=call.timeout,
+            check=bool(call.check), diff=bool(call.diff), ignore_errors=ignore_errors,
+            no_log=call.no_log or (unit is not None and unit.no_log),
+            digest=digest_of(unit.task, call, step.item) if unit is not None else "", blobs=call.blobs,
+        )
+        step.request = request
+        self._requests[request.id] = (owner, unit, step, link)
+        link.outbox.append(request)
+        if not own:
+            self.flush(link)
+        return request.id
+
+    def flush(self, host: HostState) -> None:
+        """Hand what is queued for a host to its session."""
+        if host.outbox and host.link is not None:
+            requests, host.outbox = host.outbox, []
+            host.link.submit(requests)
+
+    # taking results, in order
+
+    def settle(self, host: HostState) -> None:
+        """Take what has ended from the front of a host's flight."""
+        while host.flight:
+            unit = host.flight[0]
+            if host.failing or host.gone:
+                if not self._drop_rest(host, unit):
+                    break
+                continue
+            self._show_items(host, unit)
+            if not unit.complete:
+                break
+            if any(step.dropped for step in unit.steps):
+                if unit.loop and any(step.raw is not None and step.raw.get("failed") for step in unit.steps):
+                    self._send_again(host, unit)
+                    break
+                host.flight.popleft()
+                self._withdraw(host, unit)
+                continue
+            host.flight.popleft()
+            self._conclude(host, unit)
+
+    def _drop_rest(self, host: HostState, unit: Unit) -> bool:
+        """Behind a failure: a unit goes when nothing of it is under way any more."""
+        waiting = {request.id for request in host.outbox}
+        host.outbox = [request for request in host.outbox if request.id not in waiting]
+        for number in waiting:
+            self._requests.pop(number)[2].dropped = True
+        for step in unit.steps:
+            if step.request is None and not step.answered:
+                step.dropped = True
+        unit.hold = False
+        if not unit.complete:
+            return False
+        host.flight.popleft()
+        self._withdraw(host, unit)
+        return True
+
+    def _withdraw(self, host: HostState, unit: Unit) -> None:
+        name = unit.task.register
+        value = host.values.get(name) if name else None
+        if name and isinstance(value, Pending):
+            if isinstance(value.previous, Mapping):
+                host.values[name] = value.previous
+            else:
+                del host.values[name]
+        if unit.task.action == "setup":
+            host.facts.gathering -= 1
+
+    def _send_again(self, host: HostState, unit: Unit) -> None:
+        """A failed item of a loop does not keep the others from being tried: those dropped behind it go out again."""
+        segment = self.next_segment()
+        for step in unit.steps:
+            if step.dropped and step.call is not None:
+                step.dropped = False
+                flow = self.flows[host.name]
+                self.send_step(flow, unit, step, step.call, self.state(step.link_host), ignore_errors=True,
+                               segment=segment)
+        self.flush(host)
+
+    def _show_items(self, host: HostState, unit: Unit) -> None:
+        if not unit.loop:
+            return
+        for step in unit.steps:
+            if not step.answered or step.dropped or (unit.hold and step is unit.steps[-1]):
+                break
+            if step.shown:
+                continue
+            step.shown = True
+            self.judge(self.flows[host.name], unit, step)
+            self.tell_start(unit)
+            raw = step.raw or {}
+            self.emit(TaskEnded(result_of(host.name, unit, raw, step=step, item=step.label, seconds=step.seconds)))
+
+    def judging_scope(self, flow: Flow, unit: Unit, step: Step) -> Scope:
+        """What `changed_when`, `failed_when` and `until` see: the task's variables and its own result."""
+        scope = step.scope or self.variables.scope(flow.host, flow.batch.play, unit.task)
+        own = {unit.task.register: step.raw} if unit.task.register else {}
+        facts = (step.raw or {}).get("ansible_facts")
+        own.update(facts if isinstance(facts, dict) else {})
+        return Scope(self.templates, (Layer(own, trusted=False), *scope.layers), search=scope.search, settled=True)
+
+    def judge(self, flow: Flow, unit: Unit, step: Step) -> None:
+        """Complete a raw result as Ansible does, then let `changed_when` and `failed_when` speak."""
+        raw = step.raw
+        if raw is None or step.judged:
+            return
+        step.judged = True
+        if "failed" not in raw:
+            raw["failed"] = raw.get("rc") not in (None, 0, "0")
+        raw.setdefault("changed", False)
+        for key in ("stdout", "stderr"):
+            if isinstance(raw.get(key), str) and f"{key}_lines" not in raw:
+                raw[f"{key}_lines"] = raw[key].splitlines()
+        if raw.get("skipped") or step.error is not None:
+            return
+        task = unit.task
+        if not task.changed_when and not task.failed_when:
+            return
+        scope = self.judging_scope(flow, unit, step)
+        try:
+            if task.changed_when:
+                raw["changed"] = all(self.templates.condition(text, scope) for text in task.changed_when)
+            if task.failed_when:
+                failed = all(self.templates.condition(text, scope) for text in task.failed_when)
+                raw["failed"] = raw["failed_when_result"] = failed
+        except BringupError as error:
+            raw.update(raw_error(error))
+            step.error = error
+
+    def _conclude(self, host: HostState, unit: Unit) -> None:
+        flow = self.flows[host.name]
+        unit.concluded = True
+        for step in unit.steps:
+            self.judge(flow, unit, step)
+        first = unit.steps[0] if unit.steps else Step()
+        lost = next((step for step in unit.steps if step.lost is not None), None)
+        if unit.loop:
+            raws = []
+            for step in unit.steps:
+                loop = unit.task.loop
+                names = {loop.var: step.item, "ansible_loop_var": loop.var} if loop else {}
+                raws.append({**(step.raw or {}), **names})
+            raw = combined(unit, raws)
+            if any(step.raw and step.raw.get("failed") for step in unit.steps):
+                first = next(step for step in unit.steps if step.raw and step.raw.get("failed"))
+        else:
+            raw = first.raw or {}
+        if lost is not None:
+            raw = {"changed": False, "unreachable": True, "msg": lost.lost.what if lost.lost else ""}
+        unit.raw = raw
+        self._take_effects(host, flow, unit)
+        seconds = sum(step.seconds for step in unit.steps)
+        shown = raw if lost is None else {}
+        unit.result = result_of(host.name, unit, shown, step=lost or (first if not unit.loop else _only_error(first)),
+                                seconds=seconds)
+        self._units[host.name, id(unit.task)] = unit
+        self.tell_start(unit)
+        self.emit(TaskEnded(unit.result))
+        self._count(host, unit)
+        self._fail(host, flow, unit)
+
+    def _take_effects(self, host: HostState, flow: Flow, unit: Unit) -> None:
+        """Registered result, facts, notified handlers."""
+        raw = unit.raw or {}
+        task = unit.task
+        if task.register:
+            host.values[task.register] = raw
+        if task.action == "setup":
+            host.facts.gathering -= 1
+        for step in unit.steps:
+            facts = (step.raw or {}).get("ansible_facts")
+            if isinstance(facts, Mapping) and not (step.raw or {}).get("failed"):
+                target = host
+                if task.keywords.delegate_facts is True and step.link_host:
+                    target = self.state(step.link_host)
+                self.take_facts(target, task, facts)
+        if task.keywords.notify and raw.get("changed") and not raw.get("failed"):
+            try:
+                flow.notify(unit)
+            except BringupError as error:
+                raw.update(raw_error(error))
+                unit.steps[0].error = error
+
+    def take_facts(self, host: HostState, task: Task, facts: Mapping[str, Any]) -> None:
+        """Facts that a task brought: those of set_fact go above play variables, the others are facts."""
+        if task.action == "set_fact":
+            host.values.update(facts)
+        else:
+            host.facts.update(facts)
+
+    def _count(self, host: HostState, unit: Unit) -> None:
+        result = unit.result
+        assert result is not None
+        recap = host.recap
+        if result.status in (Status.UNREACHABLE, Status.LOST):
+            if result.ignored:
+                recap["skipped"] += 1
+                recap["ignored"] += 1
+            else:
+                recap["unreachable"] += 1
+        elif result.status is Status.SKIPPED:
+            recap["skipped"] += 1
+        elif result.status is Status.FAILED and not result.ignored:
+            recap["failed"] += 0 if result.rescued else 1
+        elif not (unit.task.include is not None and unit.task.include.what == "role"):
+            recap["ok"] += 1
+            recap["ignored"] += 1 if result.ignored else 0
+            recap["changed"] += 1 if (unit.raw or {}).get("changed") else 0
+
+    def _fail(self, host: HostState, flow: Flow, unit: Unit) -> None:
+        result = unit.result
+        assert result is not None
+        if result.status in (Status.UNREACHABLE, Status.LOST):
+            if not result.ignored:
+                host.gone = True
+                self.statuses.add(ExitStatus.UNREACHABLE)
+                flow.batch.failed(host.name, self._fatal(flow, unit))
+        elif result.status is Status.FAILED and not result.ignored:
+            host.failing = True
+            host.failure = unit
+            if not result.rescued:
+                self.statuses.add(ExitStatus(int((unit.raw or {}).get("exit_status", ExitStatus.STEP))))
+                flow.batch.failed(host.name, self._fatal(flow, unit))
+
+    def _fatal(self, flow: Flow, unit: Unit) -> bool:
+        own = unit.task.keywords.any_errors_fatal
+        return flow.batch.any_errors_fatal if own is None else bool(own)
+
+    def last_unit(self, host: HostState, task: Task) -> Unit | None:
+        """The unit of a task that ended last on a host."""
+        return self._units.get((host.name, id(task)))
+
+    def lock_error_of(self, name: str) -> BringupError | None:
+        return self.state(name).lock_error
+
+    def clear_host_errors(self) -> None:
+        """`meta: clear_host_errors`: hosts that failed take part in the plays to come."""
+        for host in self.hosts.values():
+            host.failed = False
+            if host.state not in (UNREACHABLE, LOST, CLOSED):
+                host.gone = False
+
+    # what sessions say
+
+    def handle(self, message: messages.Message) -> None:
+        """Take one message."""
+        host = self.state(message.host)
+        if isinstance(message, messages.Connected):
+            host.state, host.info = UP, message.info
+            for line in list(message.info.get("noise") or [])[:3]:
+                self.note(f"the login printed: {line}", host.name)
+        elif isinstance(message, messages.Unreachable):
+            self._down(host, UNREACHABLE, message.error)
+        elif isinstance(message, messages.Lost):
+            if not self.recover(host, message):
+                self._down(host, LOST, message.error)
+        elif isinstance(message, messages.Closed):
+            self._down(host, CLOSED, UnreachableError("the session was closed", host=host.name))
+        elif isinstance(message, messages.Note):
+            self.note(message.text, host.name)
+        elif isinstance(message, (messages.Started, messages.Output, messages.Finished, messages.NotRun)):
+            self._answer(message)
+
+    def _answer(self, message: messages.Started | messages.Output | messages.Finished | messages.NotRun) -> None:
+        found = self._requests.get(message.id)
+        if found is None:
+            return
+        owner, unit, step, _ = found
+        if isinstance(message, messages.Started):
+            if unit is not None and owner.flight and owner.flight[0] is unit:
+                self.tell_start(unit)
+            return
+        if isinstance(message, messages.Output):
+            self._line(owner, unit, step, message)
+            return
+        del self._requests[message.id]
+        self._listeners.pop(message.id, None)
+        if isinstance(message, messages.Finished):
+            step.raw, step.seconds = dict(message.result), step.seconds + message.seconds
+        else:
+            step.dropped = True
+        if unit is not None:
+            self.settle(owner)
+
+    def _line(self, owner: HostState, unit: Unit | None, step: Step, message: messages.Output) -> None:
+        step.output.append(message.text)
+        listener = self._listeners.get(message.id)
+        if listener is not None:
+            listener(message.text)
+        elif unit is not None and not unit.no_log:
+            self.tell_start(unit)
+            self.emit(Line(owner.name, unit.name, message.text, message.stream))
+
+    def listen(self, request: int, listener: Callable[[str], None]) -> None:
+        """Lines of a request go to this listener instead of the screen."""
+        self._listeners[request] = listener
+
+    def _down(self, host: HostState, state: str, error: BringupError) -> None:
+        host.state, host.error = state, error
+        host.outbox.clear()
+        for number, (owner, unit, step, link) in list(self._requests.items()):
+            if link is host:
+                del self._requests[number]
+                self._lose(step, host)
+                if unit is not None:
+                    self.settle(owner)
+
+    def _lose(self, step: Step, link: HostState) -> None:
+        step.lost = link.error or UnreachableError("the session has ended", host=link.name)
+        step.unreachable = link.state == UNREACHABLE
+
+    # the loop
+
+    def run_batch(self, batch: Batch, forks: int | None = None) -> None:
+        """Take the flows of a batch to their ends, `forks` hosts at a time (None: all)."""
+        self.batch = batch
+        self.flows = dict(batch.flows)
+        waiting = deque(batch.flows.values())
+        active: list[Flow] = []
+        while waiting or active:
+            while waiting and (forks is None or len([flow for flow in active if not _meets(flow)]) < forks):
+                active.append(waiting.popleft())
+            moved = self._turn(active)
+            active = [flow for flow in active if not flow.done]
+            if moved or not (waiting or active):
+                continue
+            if not waiting and batch.release():
+                continue
+            self.receive(self._patience(active))
+        batch.judge()
+        self.batch = None
+
+    def _turn(self, active: Sequence[Flow]) -> bool:
+        """Let every flow that can go on do so once."""
+        moved = False
+        for flow in active:
+            wait = flow.wait
+            if flow.done or (wait is not None and not _over(wait)):
+                continue
+            moved = True
+            try:
+                flow.wait = next(flow.steps)
+            except StopIteration:
+                flow.wait = None
+            if flow.wait is not None:
+                self.flush(flow.host)
+        for host in self.hosts.values():
+            self.flush(host)
+        self.receive(0.0)
+        return moved
+
+    def _patience(self, active: Sequence[Flow]) -> float | None:
+        due = [flow.wait.until for flow in active if flow.wait is not None and flow.wait.until is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def receive(self, patience: float | None) -> bool:
+        """Take what has come; wait at most `patience` seconds for the first message (None: as long as it takes)."""
+        took = False
+        try:
+            if patience is None:
+                message = self.inbox.get(timeout=3600.0)
+            else:
+                message = self.inbox.get(timeout=patience) if patience > 0 else self.inbox.get_nowait()
+            while True:
+                took = True
+                self.handle(message)
+                message = self.inbox.get_nowait()
+        except queue.Empty:
+            pass
+        self._advance_background()
+        return took
+
+    def _advance_background(self) -> None:
+        for work in list(self.background):
+            try:
+                next(work)
+            except StopIteration:
+                self.background.remove(work)
+
+    def pump(self, ready: Callable[[], bool], until: float | None = None) -> bool:
+        """Take messages until `ready`, or the monotonic time `until`; True when ready. For work of the whole fleet."""
+        while not ready():
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            for host in self.hosts.values():
+                self.flush(host)
+            self.receive(min(left, 1.0) if left is not None else 1.0)
+        return True
+
+    def fleet(self, flow: Flow, task: Task, frame: Frame, meeting: Meeting) -> dict[str, dict[str, Any]]:
+        """Run a fleet action for the hosts of a meeting; raw results by host."""
+        assert self.fleet_runner is not None
+        return self.fleet_runner(flow, task, frame, meeting)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer."""
+        return len(self._requests)
+
+
+def _over(wait: Any) -> bool:
+    if wait.until is not None and time.monotonic() >= wait.until:
+        return True
+    return bool(wait.ready())
+
+
+def _meets(flow: Flow) -> bool:
+    return flow.wait is not None and flow.wait.meeting is not None
+
+
+def _only_error(step: Step) -> Step:
+    """Of a failed item, what the result of the whole loop says: the error, not the output."""
+    return Step(raw=step.raw, error=step.error)
+
+

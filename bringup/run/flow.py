@@ -1,0 +1,494 @@
+"""The way of one host through a play: a coroutine that sends tasks ahead and waits where it must.
+
+Blocks, rescue, handlers, retries and meeting points live here; what is sent and what comes back live in `engine`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bringup.base.errors import BringupError
+from bringup.playbook.jinja import StillToCome
+from bringup.playbook.loading import handler_names
+from bringup.playbook.model import Block, Node, Task, walk
+from bringup.playbook.templating import Layer, TemplateFailure
+from bringup.playbook.values import looks_templated
+from bringup.run.actions import Call, ModuleSpec
+from bringup.run.hosts import HostState, Step, Unit, Visit
+from bringup.run.outcome import raw_error
+from bringup.run.prepare import Prepared, flag, name_of, prepare, skip_of
+from bringup.run.waiting import EndHost, HostDown, HostFailed, Meeting, Steps, Wait
+
+if TYPE_CHECKING:
+    from bringup.run.batch import Batch
+    from bringup.run.engine import Engine as RunEngine
+
+T = TypeVar("T")
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_EFFECTS_HERE = frozenset({"set_fact", "include_vars", "fetch"})
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What surrounds a task beyond what it says itself: variables of include loops, the rescue around it."""
+
+    layers: tuple[Layer, ...] = ()
+    rescuable: bool = False
+    handler: bool = False
+
+
+class Flow:
+    """One host in one batch of a play. `steps` is the running coroutine."""
+
+    def __init__(self, run: RunEngine, batch: Batch, host: HostState) -> None:
+        self.run = run
+        self.batch = batch
+        self.host = host
+        self.steps: Steps = self._main()
+        self.wait: Wait | None = None
+        self.done = False
+        self.meeting: Meeting | None = None
+        self.aborted = False
+        self.visits: dict[int, int] = {}
+        self.prefix: tuple[int, ...] = (0,)
+
+    # the way through the play
+
+    def _main(self) -> Steps:
+        try:
+            yield from self._play()
+            yield from self.drain()
+        except HostFailed:
+            self.host.failed = True
+            yield from self._forced_handlers()
+        except HostDown:
+            self.host.gone = True
+        except EndHost:
+            pass
+        finally:
+            self.done = True
+            self.batch.ended(self)
+
+    def _play(self) -> Steps:
+        play = self.batch.play
+        frame = Frame()
+        if self.batch.gather is not None:
+            yield from self._task(self.batch.gather, frame)
+            if self.batch.lockstep:
+                yield from self.drain()
+        for number, section in enumerate(play.sections):
+            self.prefix = (2 * number + 1,)
+            yield from self._nodes(section, frame)
+            self.prefix = (2 * number + 2,)
+            yield from self.flush_handlers(frame)
+
+    def _forced_handlers(self) -> Steps:
+        play = self.batch.play
+        owed = [task.shown_name for task in self.host.notified.values()]
+        if not owed or self.host.down:
+            return
+        if not flag(self.run.templates, play.force_handlers, self._scope(None, Frame())):
+            self.run.note(f"handlers that were notified and did not run: {', '.join(owed)}", self.host.name)
+            return
+        try:
+            yield from self.flush_handlers(Frame())
+        except HostFailed:
+            return
+
+    def _nodes(self, nodes: Sequence[Node], frame: Frame) -> Steps:
+        for node in nodes:
+            if isinstance(node, Block):
+                yield from self._block(node, frame)
+            else:
+                yield from self._task(node, frame)
+
+    def _block(self, block: Block, frame: Frame) -> Steps:
+        if not block.guarded:
+            yield from self._nodes(block.body, frame)
+            return
+        yield from self.drain()
+        failed: HostFailed | None = None
+        try:
+            yield from self._nodes(block.body, replace(frame, rescuable=frame.rescuable or block.has_rescue))
+            yield from self.drain()
+        except HostFailed as error:
+            failed = error
+        if failed is not None and block.has_rescue:
+            failed = yield from self._rescue(block, frame, failed)
+        if block.always:
+            yield from self._nodes(block.always, frame)
+            yield from self.drain()
+        if failed is not None:
+            raise failed
+
+    def _rescue(self, block: Block, frame: Frame, failed: HostFailed) -> Steps:
+        unit = failed.unit
+        self.host.recap["rescued"] += 1
+        if unit is not None:
+            self.host.values["ansible_failed_task"] = {"name": unit.name, "action": unit.task.action}
+            self.host.values["ansible_failed_result"] = unit.raw or {}
+        try:
+            yield from self._nodes(block.rescue, frame)
+            yield from self.drain()
+        except HostFailed as again:
+            return again
+        return None
+
+    # handlers
+
+    def flush_handlers(self, frame: Frame) -> Steps:
+        """Run the handlers that were notified, once each, in the order in which they are written."""
+        yield from self.drain()
+        if not self.host.notified:
+            return
+        for handler in list(walk(self.batch.play.handlers)):
+            if id(handler) not in self.host.notified:
+                continue
+            del self.host.notified[id(handler)]
+            yield from self._task(handler, replace(frame, handler=True))
+            if handler.keywords.notify:
+                yield from self.drain()
+        yield from self.drain()
+
+    def notify(self, unit: Unit) -> None:
+        """Remember the handlers that a changed task names. Raises TemplateFailure for a name that none has."""
+        known = handler_names(self.batch.play.handlers)
+        scope = unit.steps[0].scope
+        for raw in unit.task.keywords.notify:
+            name = str(self.run.templates.render(raw, scope)) if scope and looks_templated(raw) else str(raw)
+            found = known.get(name)
+            if not found:
+                raise TemplateFailure(f"no handler `{name}` in this play", where=unit.task.origin)
+            # of two handlers with the same name the last one counts; every listener is told
+            named = [task for task in found if name in (task.name, task.shown_name)][-1:]
+            for task in [*named, *(task for task in found if name in task.listen)]:
+                self.host.notified[id(task)] = task
+
+    # one task
+
+    def _task(self, task: Task, frame: Frame) -> Steps:
+        if not task.selected:
+            return
+        self._check_abort()
+        visit = self._visit(task)
+        meeting: Meeting | None = None
+        if self.batch.lockstep or (task.keywords.when and self.batch.reads_others(task)):
+            meeting = yield from self.meet(visit)
+        self.meeting = meeting
+        if task.include is not None:
+            yield from self._include(task, frame, visit)
+        elif task.action == "meta":
+            yield from self._meta(task, frame, visit)
+        elif isinstance(task.module, ModuleSpec) and task.module.fleet_action is not None:
+            yield from self._together(task, frame, visit)
+        elif self._run_once(task, frame):
+            yield from self._once(task, frame, visit)
+        else:
+            yield from self._own(task, frame, visit)
+        if task.keywords.any_errors_fatal not in (None, False) and not self.batch.lockstep:
+            yield from self.drain()
+            yield from self.meet(self._visit(task))
+
+    def _run_once(self, task: Task, frame: Frame) -> bool:
+        value = task.keywords.run_once
+        return value is True or (value is not None and flag(self.run.templates, value, self._scope(task, frame)))
+
+    def _visit(self, task: Task) -> Visit:
+        number = self.visits[id(task)] = self.visits.get(id(task), 0) + 1
+        return self.batch.visit(task, (*self.prefix, task.index, number))
+
+    def _own(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        prepared = yield from self._resolve(lambda: self._prepare(task, frame), visit)
+        if prepared.delegate is not None and prepared.delegate not in LOCAL_NAMES and self.meeting is None:
+            self.meeting = yield from self.meet(visit)
+            prepared = yield from self._resolve(lambda: self._prepare(task, frame), visit)
+        unit = self._unit(task, frame, visit, prepared)
+        yield from self._dispatch(unit, prepared)
+
+    def _prepare(self, task: Task, frame: Frame) -> Prepared:
+        return prepare(self.run.templates, task, self.host, self._scope(task, frame), self.run.settings)
+
+    def _scope(self, task: Task | None, frame: Frame) -> Any:
+        return self.run.variables.scope(self.host, self.batch.play, task, top=frame.layers)
+
+    def _resolve(self, make: Callable[[], T], visit: Visit) -> Steps:
+        """Try to render; wait for this host's results, then for the others, while a value is still to come."""
+        while True:
+            try:
+                return make()
+            except StillToCome as pending:
+                if self.host.flight:
+                    yield from self.drain()
+                elif self.meeting is None:
+                    self.meeting = yield from self.meet(visit)
+                else:
+                    raise TemplateFailure(f"`{pending.name}` is not known here", where=visit.task.origin) from None
+
+    def _unit(self, task: Task, frame: Frame, visit: Visit, prepared: Prepared) -> Unit:
+        return Unit(task=task, name=prepared.name, visit=visit, steps=prepared.steps, loop=prepared.loop,
+                    ignore_errors=prepared.ignore_errors, ignore_unreachable=prepared.ignore_unreachable,
+                    no_log=prepared.no_log, rescuable=frame.rescuable, check=prepared.check)
+
+    def _dispatch(self, unit: Unit, prepared: Prepared) -> Steps:
+        """Send a unit, or wait for it where its outcome is needed before the next one."""
+        task = unit.task
+        if any(call is not None and call.changes and not call.check for call in prepared.calls):
+            yield from self._gate(unit, prepared)
+        sequential = (prepared.retries is not None or prepared.pause > 0
+                      or (task.loop is not None and bool(task.loop.break_when)))
+        if prepared.delegate is not None or sequential:
+            yield from self.drain()
+        link = self._link(prepared)
+        if sequential and any(call is not None for call in prepared.calls):
+            yield from self._one_by_one(unit, prepared, link)
+            return
+        self.run.send_unit(self, unit, prepared.calls, link)
+        if (task.failed_when is not None or prepared.delegate is not None or task.action in _EFFECTS_HERE
+                or prepared.failed_here):
+            yield from self.drain()
+        else:
+            yield None
+            if self.host.failing or self.host.gone:
+                yield from self.drain()
+
+    def _gate(self, unit: Unit, prepared: Prepared) -> Steps:
+        """Nothing changes before every host of the run is locked."""
+        if not self.run.lock.open:
+            self.run.flush(self.host)
+            self.run.lock.want()
+            yield Wait(lambda: self.run.lock.open)
+        error = self.run.lock_error_of(prepared.delegate or self.host.name)
+        if error is not None:
+            for index, call in enumerate(prepared.calls):
+                if call is not None:
+                    unit.steps[index].raw = raw_error(error)
+                    unit.steps[index].error = error
+                    prepared.calls[index] = None
+
+    def _link(self, prepared: Prepared) -> HostState:
+        if prepared.delegate is None:
+            return self.host
+        return self.run.state(prepared.delegate)
+
+    def _one_by_one(self, unit: Unit, prepared: Prepared, link: HostState) -> Steps:
+        """Retries, pauses and loops that may end early: a step at a time."""
+        unit.hold = True
+        self.host.flight.append(unit)
+        loop = unit.task.loop
+        for index, call in enumerate(prepared.calls):
+            step = unit.steps[index]
+            if index and prepared.pause:
+                yield Wait(lambda: False, until=time.monotonic() + prepared.pause)
+            if call is not None:
+                yield from self._attempts(unit, step, call, prepared, link)
+            if step.lost is not None:
+                del unit.steps[index + 1:]
+                break
+            if loop is not None and loop.break_when and step.scope is not None and step.raw is not None:
+                inner = self.run.judging_scope(self, unit, step)
+                if all(self.run.templates.condition(text, inner) for text in loop.break_when):
+                    del unit.steps[index + 1:]
+                    break
+        unit.hold = False
+        self.run.settle(self.host)
+        yield from self.drain()
+
+    def _attempts(self, unit: Unit, step: Step, call: Call, prepared: Prepared, link: HostState) -> Steps:
+        total = 1 + max(0, prepared.retries or 0)
+        for attempt in range(1, total + 1):
+            step.raw = None
+            self.run.send_step(self, unit, step, call, link, ignore_errors=True)
+            self.run.flush(link)
+            yield Wait(lambda: step.answered)
+            if step.raw is None:
+                return
+            if prepared.retries is None:
+                return
+            step.raw["attempts"] = attempt
+            self.run.judge(self, unit, step)
+            if self._good(unit, step):
+                return
+            if attempt < total:
+                self.run.retrying(self.host.name, unit, attempt, total, prepared.delay)
+                yield Wait(lambda: False, until=time.monotonic() + prepared.delay)
+        step.raw = {**(step.raw or {}), "attempts": total - 1, "failed": True}
+
+    def _good(self, unit: Unit, step: Step) -> bool:
+        assert step.raw is not None
+        if not unit.task.until:
+            return not step.raw.get("failed")
+        scope = self.run.judging_scope(self, unit, step)
+        try:
+            return all(self.run.templates.condition(text, scope) for text in unit.task.until)
+        except BringupError as error:
+            step.raw.update(raw_error(error))
+            step.error = error
+            return True
+
+    # where hosts meet
+
+    def meet(self, visit: Visit) -> Steps:
+        """Wait until every other host is at this task, at a later one, or out."""
+        yield from self.drain()
+        meeting = self.batch.arrive(self, visit)
+        if not meeting.released:
+            yield Wait(lambda: meeting.released, meeting=meeting)
+        self._check_abort()
+        return meeting
+
+    def _check_abort(self) -> None:
+        if self.batch.aborted and not self.aborted:
+            self.aborted = True
+            raise HostFailed(None)
+
+    def _once(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        """run_once: the first host that comes here runs it, the others take its result."""
+        meeting = self.meeting or (yield from self.meet(visit))
+        self.meeting = meeting
+        if self.batch.first(meeting) == self.host.name:
+            try:
+                yield from self._own(task, frame, visit)
+                yield from self.drain()
+            except (HostFailed, HostDown) as error:
+                meeting.error = error
+                raise
+            finally:
+                meeting.unit = self.run.last_unit(self.host, task)
+                meeting.done = True
+            return
+        yield Wait(lambda: meeting.done)
+        unit = meeting.unit
+        if unit is not None and unit.raw is not None:
+            if task.register:
+                self.host.values[task.register] = unit.raw
+            facts = unit.raw.get("ansible_facts")
+            if isinstance(facts, Mapping):
+                self.run.take_facts(self.host, task, facts)
+        if meeting.error is not None and not (unit is not None and unit.ignore_errors):
+            raise HostFailed(unit)
+
+    def _together(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        """A module that takes all hosts at once: the first host runs it when all are there."""
+        skipped = yield from self._resolve(lambda: self._skip(task, frame), visit)
+        if skipped is not None:
+            yield from self._outcome(task, frame, visit, skipped)
+            return
+        yield from self.drain()
+        self.run.connect(self.host)
+        yield Wait(lambda: self.host.state == "up" or self.host.down)
+        if self.host.down:
+            yield from self._outcome(task, frame, visit, None)
+        meeting = self.meeting or (yield from self.meet(visit))
+        if self.batch.first(meeting) == self.host.name:
+            try:
+                meeting.results = self.run.fleet(self, task, frame, meeting)
+            finally:
+                meeting.done = True
+        else:
+            yield Wait(lambda: meeting.done)
+        yield from self._outcome(task, frame, visit, meeting.results.get(self.host.name, {"changed": False}))
+
+    def _skip(self, task: Task, frame: Frame) -> dict[str, Any] | None:
+        try:
+            return skip_of(self.run.templates, task, self._scope(task, frame))
+        except BringupError as error:
+            return raw_error(error)
+
+    def _outcome(self, task: Task, frame: Frame, visit: Visit, raw: dict[str, Any] | None) -> Steps:
+        """Record an outcome that was worked out elsewhere; None is that of a host that cannot be reached."""
+        scope = self._scope(task, frame)
+        step = Step(raw=raw, scope=scope)
+        if raw is None:
+            step.lost, step.unreachable = self.host.error, self.host.state == "unreachable"
+        prepared = Prepared(name_of(self.run.templates, task, scope), scope, [step], [None])
+        prepared.ignore_errors = flag(self.run.templates, task.keywords.ignore_errors, scope)
+        prepared.no_log = flag(self.run.templates, task.keywords.no_log, scope)
+        unit = self._unit(task, frame, visit, prepared)
+        self.run.send_unit(self, unit, [None], self.host)
+        yield from self.drain()
+
+    # includes and meta
+
+    def _include(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        prepared = yield from self._resolve(lambda: self._prepare(task, frame), visit)
+        if task.include is not None and task.include.what == "vars":
+            yield from self._include_vars(task, frame, visit, prepared)
+            return
+        unit = self._unit(task, frame, visit, prepared)
+        unit.include = not all(step.raw and (step.raw.get("skipped") or step.raw.get("failed")) for step in unit.steps)
+        self.run.send_unit(self, unit, [None] * len(unit.steps), self.host)
+        if prepared.failed_here:
+            yield from self.drain()
+        outer = self.prefix
+        for number, step in enumerate(prepared.steps):
+            if not step.nodes or (step.raw and step.raw.get("skipped")):
+                continue
+            layers = frame.layers
+            if prepared.loop and step.scope is not None:
+                layers = (step.scope.layers[0], *frame.layers)
+            self.prefix = (*visit.order, number)
+            yield from self._nodes(step.nodes, replace(frame, layers=layers))
+        self.prefix = outer
+
+    def _include_vars(self, task: Task, frame: Frame, visit: Visit, prepared: Prepared) -> Steps:
+        unit = self._unit(task, frame, visit, prepared)
+        yield from self.drain()
+        self.run.send_unit(self, unit, [None] * len(unit.steps), self.host)
+        yield from self.drain()
+        for step in unit.steps:
+            table = step.raw.get("ansible_included_vars") if step.raw else None
+            if isinstance(table, Mapping):
+                self.host.included.update(table)
+
+    def _meta(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        what = str(task.args.get("free_form"))
+        if what == "flush_handlers":
+            if (yield from self._wanted(task, frame, visit)):
+                outer, self.prefix = self.prefix, visit.order
+                yield from self.flush_handlers(frame)
+                self.prefix = outer
+        elif what == "end_host":
+            yield from self.drain()
+            if (yield from self._wanted(task, frame, visit)):
+                raise EndHost
+        elif what == "end_play":
+            meeting = self.meeting or (yield from self.meet(visit))
+            if self.batch.first(meeting) == self.host.name:
+                meeting.results["end"] = yield from self._wanted(task, frame, visit)
+                meeting.done = True
+            yield Wait(lambda: meeting.done)
+            if meeting.results.get("end"):
+                self.batch.end_play = True
+                raise EndHost
+        elif what == "clear_facts":
+            yield from self.drain()
+            self.host.facts.clear()
+        elif what == "clear_host_errors":
+            yield from self.drain()
+            self.run.clear_host_errors()
+
+    def _wanted(self, task: Task, frame: Frame, visit: Visit) -> Steps:
+        skipped = yield from self._resolve(lambda: self._skip(task, frame), visit)
+        return skipped is None
+
+    # waiting
+
+    def drain(self) -> Steps:
+        """Wait until everything sent has ended. Raises HostFailed, HostDown."""
+        host = self.host
+        if host.flight:
+            self.run.flush(host)
+            self.run.settle(host)
+            if host.flight:
+                yield Wait(lambda: not host.flight)
+        host.segment = self.run.next_segment()
+        host.failing = False
+        if host.gone:
+            raise HostDown
+        failure, host.failure = host.failure, None
+        if failure is not None:
+            raise HostFailed(failure)

@@ -1,0 +1,157 @@
+"""The lock of a run: every host of it, in inventory order, before the first change anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bringup.base.errors import BringupError, LockedError, StepError
+from bringup.base.text import duration
+from bringup.run.actions import Call
+from bringup.run.engine import Engine
+from bringup.run.hosts import UP, HostState, Step
+
+
+class LockKeeper:
+    """Takes and gives up the locks. `open` is True when changes may begin; `refused` says who holds a host.
+
+    `accounts` says as whom the lock of a host is taken (None: the connecting account). `take_over` is the id of a
+    living run to be asked to stop.
+    """
+
+    def __init__(self, run: Engine, hosts: Sequence[str], *, verb: str, accounts: dict[str, str | None],
+                 take_over: str | None = None) -> None:
+        self.run = run
+        self.hosts = tuple(hosts)
+        self.verb = verb
+        self.accounts = accounts
+        self.take_over = take_over
+        self.open = not hosts
+        self.refused: BringupError | None = None
+        self.previous: dict[str, dict[str, Any]] = {}
+        self._begun = False
+
+    def want(self) -> None:
+        """Begin to take the locks, once."""
+        if not self._begun and not self.open:
+            self._begun = True
+            self.run.background.append(self._take())
+
+    def _take(self) -> Iterator[None]:
+        states = [self.run.state(name) for name in self.hosts]
+        for host in states:
+            self.run.connect(host)
+        unavailable: dict[str, list[str]] = {}
+        for host in states:
+            while host.state != UP and not host.down:
+                yield
+            if host.down:
+                continue
+            yield from self._lock(host, unavailable)
+            if self.refused is not None:
+                raise _Refused(self.refused)
+        for reason, names in unavailable.items():
+            self.run.note(f"no lock and no journal can be kept there: {reason}", ", ".join(names))
+        self.open = True
+
+    def _lock(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
+        module = "take_over" if self.take_over else "lock"
+        args: dict[str, Any] = {"verb": self.verb, "step": ""}
+        if self.take_over:
+            args["run"] = self.take_over
+        step = Step()
+        self.run.send_step(None, None, step, Call(module, args, become=self.accounts.get(host.name), changes=False),
+                           host, ignore_errors=True)
+        self.run.flush(host)
+        while not step.answered:
+            yield
+        if step.lost is not None:
+            return
+        raw = step.raw or {}
+        state = raw.get("state")
+        host.lock_as = self.accounts.get(host.name)
+        if module == "take_over" and raw.get("failed") and "is recorded here" in str(raw.get("msg")):
+            yield from self._plain(host, unavailable)
+        elif state == "locked":
+            self._locked(host, raw)
+        elif state == "unavailable":
+            unavailable.setdefault(str(raw.get("reason")), []).append(host.name)
+        elif state in ("held", "unfinished") or (module == "take_over" and raw.get("failed")):
+            self.refused = self._held(host.name, raw)
+        else:
+            host.lock_error = StepError(str(raw.get("msg") or "the lock cannot be taken"), host=host.name,
+                                        expected=raw.get("expected"), found=raw.get("found"), next=raw.get("next"))
+
+    def _plain(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
+        """A host that the run to be taken over never reached is locked as usual."""
+        taken, self.take_over = self.take_over, None
+        yield from self._lock(host, unavailable)
+        self.take_over = taken
+
+    def _locked(self, host: HostState, raw: dict[str, Any]) -> None:
+        host.locked = True
+        previous = raw.get("previous")
+        if isinstance(previous, dict):
+            self.previous[host.name] = previous
+            self.run.note(f"goes on where run {previous.get('run')} stopped"
+                          f" ({_step(previous)}{'; its jobs go on' if raw.get('jobs') else ''})", host.name)
+
+    def _held(self, host: str, raw: dict[str, Any]) -> LockedError:
+        record = raw.get("record") or {}
+        if raw.get("state") == "unfinished":
+            return LockedError(
+                f"run {record.get('run')} of {_who(record)} did not finish here ({_step(record)})", host=host,
+                details=["nothing was changed", "nobody is at it any more"],
+                next=f"ask them, or clear it: invoke unlock --run {record.get('run')}")
+        if raw.get("failed"):
+            return LockedError(str(raw.get("msg")), host=host, found=raw.get("found"),
+                               details=["nothing was changed"], next=raw.get("next"))
+        return LockedError(
+            f"is held by {_who(record)} ({_about(record)})", host=host, details=["nothing was changed"],
+            next=f"follow it: invoke status --run {record.get('run')}")
+
+    def release(self, seconds: float = 5.0) -> None:
+        """Give up every lock that was taken; waits at most so long for the hosts to say so."""
+        steps = []
+        for host in list(self.run.hosts.values()):
+            if host.locked and host.state == UP:
+                step = Step()
+                self.run.send_step(None, None, step, Call("unlock", {}, become=host.lock_as, changes=False), host,
+                                   ignore_errors=True)
+                host.locked = False
+                steps.append(step)
+        if steps:
+            self.run.pump(lambda: all(step.answered for step in steps), time.monotonic() + seconds)
+
+
+class _Refused(Exception):
+    """Carries the LockedError out of the loop."""
+
+    def __init__(self, error: BringupError) -> None:
+        super().__init__()
+        self.error = error
+
+
+Refused = _Refused
+
+
+def _who(record: dict[str, Any]) -> str:
+    return str(record.get("operator") or "somebody")
+
+
+def _step(record: dict[str, Any]) -> str:
+    verb = str(record.get("verb") or "")
+    return f"{verb}, {record.get('step')}" if record.get("step") else verb or "no step recorded"
+
+
+def _about(record: dict[str, Any]) -> str:
+    parts = [f"run {record.get('run')}"]
+    if record.get("verb"):
+        parts.append(str(record["verb"]))
+    now = time.time()
+    if isinstance(record.get("since"), (int, float)):
+        parts.append(f"for {duration(max(0.0, now - record['since']))}")
+    if isinstance(record.get("heard"), (int, float)):
+        parts.append(f"last heard {duration(max(0.0, now - record['heard']))} ago")
+    return ", ".join(parts)
