@@ -23,6 +23,8 @@ _RENDER = (
     Option("hardware", help="the node's hardware, as h200"),
     Option("features", help="its features with commas; none for no feature (default: the recipe's own)"),
     Option("nodes", help="number of nodes"),
+    Option("engine", help="the server (vllm)"),
+    Option("engine-version", help="its version, for what depends on it"),
 )
 
 
@@ -122,9 +124,10 @@ def _rows(options: Options) -> tuple[Iterator[str] | list[str], str]:
                              where=options.batch) from None
     row: dict[str, Any] = {"recipe": options.recipe, "variant": options.variant or "default",
                            "nodes": options.number("nodes", least=1) or 1}
-    for key in ("strategy", "hardware"):
-        if getattr(options, key):
-            row[key] = getattr(options, key)
+    for key, value in (("strategy", options.strategy), ("hardware", options.hardware), ("engine", options.engine),
+                       ("version", options.engine_version)):
+        if value:
+            row[key] = value
     if options.features:
         row["features"] = [] if options.features == "none" else options.features.split(",")
     return [json.dumps(row)], "the command line"

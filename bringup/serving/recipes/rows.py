@@ -8,9 +8,11 @@ from typing import Any
 
 from bringup.base.errors import InputError
 from bringup.base.origin import Origin
+from bringup.serving.engines.facts import engine_named
 from bringup.serving.recipes.load import find_recipe
-from bringup.serving.recipes.render import PoolRendering, Rendering, Request, render
+from bringup.serving.recipes.render import PoolRendering, Rendering, Request
 from bringup.serving.recipes.schema import Library
+from bringup.serving.recipes.servers import render_for
 
 ROUTER_INSTALL = "uv pip install vllm-router"
 
@@ -52,7 +54,8 @@ def _pool_row(rendering: Rendering, pool: PoolRendering) -> dict[str, Any]:
 def render_rows(library: Library, lines: Iterable[str], file: str) -> Iterator[dict[str, Any]]:
     """Render every row of a JSONL text: {recipe, variant, strategy, hardware, features, nodes}.
 
-    Raises InputError with file and line; a row without `features` takes the recipe's defaults.
+    A row may also name `engine` (vllm) and its `version`. Raises InputError with file and line; a row without
+    `features` takes the recipe's defaults.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -78,8 +81,9 @@ def _render_row(library: Library, row: Mapping[str, Any], where: Origin) -> dict
         features=tuple(str(name) for name in features) if features is not None else recipe.default_features(),
         nodes=int(row.get("nodes") or 1),
     )
+    engine = engine_named(str(row.get("engine") or "vllm"), where)
     try:
-        rendering = render(library, recipe, request)
+        rendering = render_for(library, recipe, request, engine.name, str(row.get("version") or engine.known_version))
     except InputError as error:
         raise InputError(error.what, where=where, expected=error.expected, next=error.next) from None
     return {"recipe": recipe.name, **row_of(rendering)}
