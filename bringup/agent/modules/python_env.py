@@ -11,6 +11,7 @@ sources ([names of packages that may be built]), verify ({"config": {...}, "impo
 """
 
 import os
+import queue
 import threading
 
 from bringup.agent.modules import python_env_build, python_env_check, python_env_probe
@@ -64,30 +65,44 @@ def _folder(task, item):
     return python_env_build.folder(task.root, item["digest"])
 
 
+class _Aside(object):
+    """The task as a thread may use it: lines go through the main thread, files were fetched before."""
+
+    def __init__(self, task, files):
+        self.args = task.args
+        self.root = task.root
+        self.command_environment = task.command_environment
+        self.blob = files.__getitem__
+        self.lines = queue.Queue()
+        self.line = self.lines.put
+
+
 def _each(task, work):
     """Run `work` for every environment side by side; all end before the first failure is told."""
     items = task.args["environments"]
+    aside = _Aside(task, _files(task, items) if task.args["action"] == "build" else {})
     done, failed = {}, {}
-
-    def one(item):
-        try:
-            done[item["name"]] = work(task, item)
-        except Failure as error:
-            failed[item["name"]] = error
-        except Exception as error:  # a thread's error would be lost with it
-            failed[item["name"]] = Failure("%s: %s" % (type(error).__name__, error))
-
     gate = threading.Semaphore(max(1, min(len(items), os.cpu_count() or 1)))
 
-    def held(item):
+    def one(item):
         with gate:
-            one(item)
+            try:
+                done[item["name"]] = work(aside, item)
+            except Failure as error:
+                failed[item["name"]] = error
+            except Exception as error:  # a thread's error would be lost with it
+                failed[item["name"]] = Failure("%s: %s" % (type(error).__name__, error))
 
-    threads = [threading.Thread(target=held, args=(item,)) for item in items]
+    threads = [threading.Thread(target=one, args=(item,)) for item in items]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    while True:
+        alive = any(thread.is_alive() for thread in threads)
+        try:
+            task.line(aside.lines.get(timeout=0.05))
+        except queue.Empty:
+            if not alive:
+                break
     out = {"changed": any(item.get("changed") for item in done.values()), "environments": done}
     if failed:
         name = sorted(failed)[0]
@@ -95,3 +110,14 @@ def _each(task, work):
         fields = dict(error.fields, environments=done, failed_environments=sorted(failed))
         raise Failure("environment %s: %s" % (name, error.message), **fields)
     return out
+
+
+def _files(task, items):
+    """Locks and overlays of the environments that must be built, by digest."""
+    files = {}
+    for item in items:
+        if python_env_check.unsound(_folder(task, item), item["digest"]) is not None:
+            for digest in (item["lock"], (item.get("overlay") or {}).get("digest")):
+                if digest and digest not in files:
+                    files[digest] = task.blob(digest)
+    return files
