@@ -60,11 +60,6 @@ class View:
         self.host = facts.host
 
     @property
-    def replayed(self) -> bool:
-        """True where the accelerators are a recording's."""
-        return bool(self.facts.answers.replayed)
-
-    @property
     def platform(self) -> str:
         """The accelerator platform: the plan's, else the one on the PCI bus, else the one whose tool is there."""
         if self.need.platform:
@@ -162,5 +157,10 @@ def checks() -> Mapping[str, Check]:
     """Every check by id, in the order of the report's groups."""
     from bringup.preflight import checks as rooms
 
-    rooms.load()
-    return _CHECKS
+    order = rooms.load()
+    return dict(sorted(_CHECKS.items(), key=lambda item: order[_home(item[1])]))
+
+
+def _home(one: Check) -> str:
+    function = one.judge or one.fleet
+    return str(getattr(function, "__module__", ""))

@@ -59,7 +59,7 @@ class Need:
 
     `ports` maps a TCP port to what binds it. `nodes` are the hosts of its replica, head first. `addresses` maps each
     host of the run to what the others reach it by. Bytes are bytes; `memory_fraction` is 0..1. `deployed` says that
-    the inventory has a deployment.
+    the inventory has a deployment, `recorded` that the host's accelerators are a recording: no weights are loaded.
     """
 
     deployed: bool = False
@@ -93,6 +93,7 @@ class Need:
     root: str = "/opt/bringup"
     privileged: bool = True
     spare: bool = False
+    recorded: bool = False
 
     @property
     def multi_node(self) -> bool:

@@ -39,7 +39,8 @@ def space(view: View) -> list[Outcome]:
         seen.add(disk.get("mount"))
         free, total = int(disk.get("free", 0)), int(disk.get("size", 0))
         # in the lab only small environments are built
-        least = 1_000_000_000 if view.replayed or not view.need.deployed else int(limits()["environment_bytes"].number)
+        small = view.need.recorded or not view.need.deployed
+        least = 1_000_000_000 if small else int(limits()["environment_bytes"].number)
         if free <= 0 or (path == view.need.root and free < least):
             out.append(failed(f"{path}: {size(free)} free of {size(total)}, {size(least)} needed",
                               required=size(least), found=size(free),
@@ -73,6 +74,8 @@ def weights_room(view: View) -> Outcome:
     need = view.need
     if not need.model_path or need.weights_bytes is None:
         return skipped("the plan names no weights")
+    if need.recorded:
+        return skipped("the accelerators are a recording's, nothing is loaded")
     disk = _disk(view, need.model_path)
     have = 0
     try:
@@ -130,11 +133,11 @@ def complete(view: View) -> list[Outcome]:
     found = view.facts.weights
     files: Mapping[str, Mapping[str, Any]] = found.get("files", {})
     if not found.get("exists"):
-        if view.replayed:
+        if view.need.recorded:
             return [skipped(f"{need.model_path} is not there; the accelerators are a recording's, nothing is loaded")]
         return [noted(f"{need.model_path} is not there yet")]
     if not files:
-        if view.replayed:
+        if view.need.recorded:
             return [skipped("no shards; the accelerators are a recording's, nothing is loaded")]
         return [failed(f"no safetensors in {need.model_path}")]
     out = []

@@ -34,8 +34,9 @@ def memory(view: View) -> Outcome:
         return failed(f"{size(total)}; the experts stay in memory: {size(need.weights_bytes)}",
                       required=size(need.weights_bytes), source="recipe: KT-Kernel holds all expert weights in memory")
     ratio = limits()["host_memory_ratio"]
-    if need.weights_bytes and not view.replayed and total < need.weights_bytes / max(1, len(need.nodes)) * ratio.number:
-        return warned(f"{size(total)} for weights of {size(need.weights_bytes)}", source=ratio.source)
+    share = (need.weights_bytes or 0) / max(1, len(need.nodes))
+    if not need.recorded and total < share * ratio.number:
+        return warned(f"{size(total)} for weights of {size(need.weights_bytes or 0)}", source=ratio.source)
     return passed(size(total))
 
 
@@ -128,7 +129,7 @@ def memlock(view: View) -> Outcome:
         return passed(login)
     if hard is not None and hard < line and not view.need.privileged:
         text = f"a session may lock {login}, at most {hard // 1024} KiB: the detached process inherits that"
-        return failed(text) if view.need.multi_node and not view.replayed else noted(text)
+        return failed(text) if view.need.multi_node and not view.need.recorded else noted(text)
     return passed(login)
 
 
@@ -159,7 +160,7 @@ def shm(view: View) -> Outcome:
         return skipped("/dev/shm is no mount of its own")
     least = limits()["shm_bytes"]
     total, free = int(disk.get("size", 0)), int(disk.get("free", 0))
-    if view.replayed:
+    if view.need.recorded:
         return skipped("nothing of that size runs on a recording")
     if view.need.deployed and total < least.number:
         return failed(f"{size(total)}", required=size(least.number), source=least.source)

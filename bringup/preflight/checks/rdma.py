@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bringup.base.text import fold_hosts
 from bringup.preflight.parsers.rdma import Port
 from bringup.preflight.registry import Outcome, View, check, failed, fleet_check, noted, passed, skipped, warned
 from bringup.preflight.requirement import limits
@@ -33,8 +34,8 @@ def carrying(view: View) -> tuple[list[Port], list[tuple[Port, str]]]:
 
 
 def _span(ports: Sequence[Port]) -> str:
-    names = [port.device for port in ports]
-    return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    names = fold_hosts([port.device for port in ports])
+    return names if len(ports) == 1 else f"{len(ports)} ports ({names})"
 
 
 @check("rdma.path", "a plan over several hosts has an RDMA path", reads=("rdma.sysfs", "rdma.ibstat"),

@@ -1,0 +1,130 @@
+"""Verbs that look at hosts and change nothing: `preflight`, `capture`, `checks`, `facts`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from bringup.cli.options import COMMON, EXTRA_VARS, FORMAT, INVENTORY, VAULT_FILE, VERBOSE, Option, Options, verb
+
+if TYPE_CHECKING:
+    from bringup.preflight.registry import View
+
+TIER = Option("tier", "fast", "fast (seconds, nothing is loaded) or deep", choices=("fast", "deep"))
+ONLY = Option("only", help="a check or a group, as nvlink or net.mtu; commas, and may be given again", many=True)
+SKIP = Option("skip", help="the same, left out", many=True)
+REPLAY = Option("replay", help="judge recorded hosts instead: a capture, or a folder of them; may be given again",
+                many=True)
+
+
+@verb((*COMMON, TIER, ONLY, SKIP, REPLAY))
+def preflight(options: Options) -> int:
+    """Look at every host and at all of them together; say what would break, why, and what mends it."""
+    from bringup.preflight.judge import Chosen
+
+    chosen = Chosen(options.tier, words(options.only), words(options.skip))
+    chosen.select()
+    if options.replay:
+        return _replayed(options, chosen)
+    from bringup.cli.running import run_playbook
+
+    return int(run_playbook("preflight", options, extra={
+        "preflight_tier": chosen.tier, "preflight_only": list(chosen.only), "preflight_skip": list(chosen.skip)}))
+
+
+@verb((*COMMON, TIER, Option("output", help="folder that gets one folder per host")))
+def capture(options: Options) -> int:
+    """Save the raw outputs of every host, a folder each; nothing but known secrets is masked."""
+    from bringup.base.errors import InputError
+
+    if not options.output:
+        raise InputError("capture needs --output DIR", next="invoke capture --output captures/")
+    from bringup.cli.running import run_playbook
+
+    return int(run_playbook("capture", options, extra={"capture_output": options.output,
+                                                       "capture_tier": options.tier}))
+
+
+@verb((TIER, ONLY, SKIP, FORMAT))
+def checks(options: Options) -> int:
+    """List the checks of preflight: what each reads, requires, by whose word, and what mends it."""
+    from bringup.preflight.judge import Chosen
+
+    tier = "deep" if options.tier == "deep" else "fast"
+    listed = Chosen(tier, words(options.only), words(options.skip)).select()
+    if options.format == "json":
+        print(json.dumps([
+            {"id": one.id, "group": one.group, "platform": one.platform, "tier": one.tier, "requires": one.requires,
+             "source": one.source, "remedy": one.remedy, "reads": list(one.reads),
+             "scope": "host" if one.judge else "hosts"} for one in listed], indent=1))
+        return 0
+    width = max(len(one.id) for one in listed) if listed else 0
+    for one in listed:
+        where = "" if one.platform == "any" else f"  [{one.platform}]"
+        print(f"{one.id:<{width}}  {one.requires}{where}")
+        print(f"{'':<{width}}  by {one.source}" + (f" · mend: {one.remedy}" if one.remedy else ""))
+    print(f"{len(listed)} checks")
+    return 0
+
+
+@verb((INVENTORY, EXTRA_VARS, VAULT_FILE, VERBOSE, FORMAT, REPLAY))
+def facts(options: Options) -> int:
+    """Show the typed facts that preflight reads from recorded hosts, with what could not be read and why."""
+    from bringup.base.errors import InputError
+    from bringup.preflight.show import facts_of
+
+    if not options.replay:
+        raise InputError("facts needs --replay DIR", next="invoke capture --output DIR, then invoke facts --replay DIR")
+    found = {view.host: facts_of(view.facts) for view in _views(options)}
+    if options.format == "json":
+        print(json.dumps(found, indent=1))
+        return 0
+    for host, values in found.items():
+        print(host)
+        for name, value in values.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            print(f"  {name:<16} {text if len(text) <= 100 or options.verbose else text[:97] + '...'}")
+    return 0
+
+
+def words(values: Any) -> tuple[str, ...]:
+    """`a,b` given once or more as single words."""
+    return tuple(part.strip() for value in values for part in str(value).split(",") if part.strip())
+
+
+def _views(options: Options) -> list[View]:
+    from pathlib import Path
+
+    from bringup.base.paths import Project
+    from bringup.preflight import replay
+
+    paths = [Path(path).expanduser() for path in options.replay]
+    if not options.inventory:
+        return replay.recorded(paths)
+    from bringup.cli.inventory import load_for
+    from bringup.serving.planning.variables import rendered
+
+    inventory = load_for(options)
+    return replay.with_inventory(paths, inventory, Project.find(), rendered(inventory))
+
+
+def _replayed(options: Options, chosen: Any) -> int:
+    from bringup.base.errors import ExitStatus
+    from bringup.base.secrets import SCRUBBER
+    from bringup.preflight import replay, report
+
+    views = _views(options)
+    findings, tables = replay.judged(views, chosen)
+    document = json.dumps(SCRUBBER.tree(report.as_data(findings, tables)), indent=1)
+    if options.format == "json":
+        print(document)
+    else:
+        from bringup.preflight.needs import headline
+
+        title = f"bringup preflight · replayed · {headline({view.host: view.need for view in views})}"
+        width = min(shutil.get_terminal_size((80, 24)).columns, 160) if sys.stdout.isatty() else 80
+        for line in report.lines(findings, tables, width=width, title=title, verbose=options.verbose):
+            print(SCRUBBER.text(line))
+    return int(ExitStatus.FINDING) if any(finding.blocks for finding in findings) else 0

@@ -1,0 +1,127 @@
+"""The stages of a playbook that preflight brings: `preflight:` judges all hosts of the play, `capture:` saves them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.events import Findings, Note, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import duration, plural
+from bringup.base.verdicts import Finding, Verdict
+from bringup.preflight import recording
+from bringup.preflight.answers import Answers
+from bringup.preflight.checks.parity import table
+from bringup.preflight.facts import Facts
+from bringup.preflight.gather import Gathered, gather
+from bringup.preflight.judge import Chosen, judge, subject_hosts
+from bringup.preflight.needs import headline, needs_of
+from bringup.preflight.registry import View
+from bringup.preflight.requirement import Need
+from bringup.run.actions import Fleet
+
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
+    "only": {"type": "list", "default": []},
+    "skip": {"type": "list", "default": []},
+}
+"""Arguments of the module `preflight`: tier, and the checks or groups to run or to leave out."""
+
+CAPTURE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "output": {"type": "path", "required": True},
+    "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
+}
+"""Arguments of the module `capture`: the folder on the controller that gets one folder a host."""
+
+STEP = "Preflight"
+BLOCKED = "preflight found what blocks"
+"""Message of a host's failed result: the run ends with status 4 (FINDING) where that is the cause."""
+
+
+def preflight(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Ask and judge all hosts; emits Findings and a StageSummary. A host with a blocking finding has a failed result
+    whose data holds `exit_status: 4`. Raises InputError for a plan or a filter that is wrong."""
+    chosen = Chosen(str(args.get("tier") or "fast"), _words(args.get("only")), _words(args.get("skip")))
+    chosen.select()
+    begun = time.monotonic()
+    needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
+    gathered = gather(fleet, needs, tier=chosen.tier)
+    views = views_of(gathered.answers, needs, fleet.hosts)
+    findings = [*unreachable(gathered), *judge(views, chosen)]
+    title = f"{headline({host: needs[host] for host in fleet.hosts})}     {duration(time.monotonic() - begun)}"
+    fleet.emit(Findings(title, tuple(findings), {"parity": table(views)}))
+    fleet.emit(StageSummary(plural(len(fleet.hosts), "host"), verdict_line(findings)))
+    return {**results(findings, fleet.hosts), **gathered.lost}
+
+
+def views_of(answers: Mapping[str, Answers], needs: Mapping[str, Need], hosts: Sequence[str]) -> list[View]:
+    """Hosts that answered, as checks see them, in the order given."""
+    return [View(Facts(answers[host]), needs[host]) for host in hosts if host in answers]
+
+
+def unreachable(gathered: Gathered) -> list[Finding]:
+    """A finding for each host that could not be asked."""
+    return [Finding("host.reached", host, Verdict.FAIL, result.message or f"the host is {result.status.value}",
+                    mend=result.next) for host, result in gathered.lost.items()]
+
+
+def verdict_line(findings: Sequence[Finding]) -> str:
+    """`pass`, or `2 fail, 1 warn`."""
+    parts = []
+    for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN):
+        count = sum(1 for finding in findings if finding.verdict is verdict)
+        if count:
+            parts.append(f"{count} {verdict.value}")
+    blocked = any(finding.blocks for finding in findings)
+    return ", ".join(parts) if blocked else "pass" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def results(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, Result]:
+    """A result per host: failed with its first blocking findings, else ok."""
+    blocking: dict[str, list[Finding]] = {host: [] for host in hosts}
+    for finding in findings:
+        if finding.blocks:
+            for host in subject_hosts(finding.subject):
+                if host in blocking:
+                    blocking[host].append(finding)
+    out = {}
+    for host, found in blocking.items():
+        if not found:
+            out[host] = Result(host, STEP, Status.OK, module="preflight", data={"changed": False, "findings": 0})
+            continue
+        out[host] = Result(
+            host, STEP, Status.FAILED, module="preflight", message=f"{BLOCKED}: {found[0].check}: {found[0].summary}",
+            expected=found[0].required, found=found[0].found, next=found[0].mend,
+            output=tuple(f"{one.check}: {one.summary}" for one in found[1:6]),
+            data={"changed": False, "failed": True, "exit_status": 4, "findings": len(found)})
+    return out
+
+
+def capture(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Save the raw answers of all hosts under `output`, a folder a host. Raises InputError."""
+    folder = Path(str(args["output"])).expanduser()
+    folder = folder if folder.is_absolute() else Path.cwd() / folder
+    needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
+    gathered = gather(fleet, needs, tier=str(args.get("tier") or "fast"))
+    out = dict(gathered.lost)
+    count = 0
+    for host, answers in gathered.answers.items():
+        if "/" in host or host in (".", ".."):
+            raise InputError(f"a folder cannot be named `{host}`", where=str(folder))
+        count += recording.write(folder / host, answers)
+        out[host] = Result(host, "Capture", Status.OK, module="capture",
+                           data={"changed": False, "folder": str(folder / host)})
+    fleet.emit(Note(f"raw outputs as the tools printed them; only secrets known to this run were masked: names, "
+                    f"addresses, serial numbers and command lines are in {folder}", level="warn"))
+    fleet.emit(StageSummary(plural(len(gathered.answers), "host"), f"{plural(count, 'file')} in {folder}"))
+    return out
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if value in (None, ""):
+        return ()
+    items = value.split(",") if isinstance(value, str) else value
+    return tuple(str(item).strip() for item in items if str(item).strip())

@@ -1,0 +1,186 @@
+"""What each host must be, out of the inventory: the deployment's plan, its locks, addresses, overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.paths import DEFAULT_ROOT, Project
+from bringup.base.text import nearest
+from bringup.inventory.model import Inventory
+from bringup.preflight.checks.network import is_address, is_loopback
+from bringup.preflight.probes import Questions
+from bringup.preflight.requirement import Need, profiles
+from bringup.serving.plan import LaunchPlan, ProcessPlan
+
+Variables = Callable[[str], Mapping[str, Any]]
+MANY_HOSTS = 64
+"""Above this many hosts each asks only its replica's mates, not every host: pairs grow with the square."""
+_FRACTIONS = ("--gpu-memory-utilization", "--mem-fraction-static")
+_TRANSPORTS = ("rdma", "tcp")
+_PINNED = re.compile(r"^(torch|torch-npu|numpy|nvidia-cuda-runtime(?:-cu1\d)?)==([^\s;\\]+)", re.MULTILINE)
+
+
+def needs_of(inventory: Inventory, project: Project, variables: Variables, hosts: Sequence[str]) -> dict[str, Need]:
+    """The need of each host. Raises InputError where the deployment or an override of ours is wrong."""
+    addresses = {host: address_of(host, variables(host)) for host in hosts}
+    if not any(variables(host).get("deployment") for host in hosts):
+        return {host: _bare(variables(host), addresses) for host in hosts}
+    from bringup.serving.planner import make_plan
+
+    lab = any(_flag(variables(host), "bringup_lab", False) for host in hosts)
+    plan = make_plan(inventory, project, variables, lab=lab)
+    wheels = _wheels(project, plan.environment)
+    return {host: _planned(plan, host, variables(host), addresses, wheels) for host in hosts}
+
+
+def headline(plan_needs: Mapping[str, Need]) -> str:
+    """`16 hosts, 8 replicas of 2 · zai-org/GLM-5.1 default on vllm`, for the report's first line."""
+    from bringup.base.text import plural
+
+    parts = [plural(len(plan_needs), "host")]
+    first = next((need for need in plan_needs.values() if need.deployed), None)
+    replicas = {tuple(need.nodes) for need in plan_needs.values() if need.nodes}
+    if replicas:
+        sizes = sorted({len(nodes) for nodes in replicas})
+        parts[0] += f", {plural(len(replicas), 'replica')} of {sizes[0]}"
+    if first is not None:
+        parts.append(f"{first.recipe} {first.variant} on {first.engine}, {first.hardware}")
+    if any(need.recorded for need in plan_needs.values()):
+        parts.append("accelerators replayed from a recording")
+    return " · ".join(parts)
+
+
+def address_of(host: str, variables: Mapping[str, Any]) -> str:
+    """What the others reach a host by: `cluster_address`, else where it is connected to, else its name."""
+    for name in ("cluster_address", "ansible_host"):
+        value = variables.get(name)
+        if value not in (None, ""):
+            return str(value)
+    return host
+
+
+def questions(host: str, need: Need) -> Questions:
+    """What the probes of a host ask about."""
+    mates = need.addresses if len(need.addresses) <= MANY_HOSTS else {
+        name: address for name, address in need.addresses.items() if name in need.nodes}
+    peers = {name: address for name, address in mates.items() if name != host and not is_loopback(address)}
+    names = [] if is_loopback(need.addresses.get(host, "")) else [host, *(n for n in mates if not is_address(n))]
+    paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm") if path))
+    return Questions(names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
+                     model_path=need.model_path, user=need.account, root=need.root)
+
+
+def _bare(variables: Mapping[str, Any], addresses: Mapping[str, str]) -> Need:
+    return Need(addresses=addresses, **_site(variables))
+
+
+def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What host variables of ours say, whatever the plan is."""
+    transport = str(variables.get("transport") or "")
+    if transport not in ("", *_TRANSPORTS):
+        near = nearest(transport, _TRANSPORTS)
+        raise InputError(f"`transport` is rdma or tcp, not `{transport}`", next=f"transport: {near}" if near else None)
+    ports = variables.get("rdma_ports") or ()
+    accelerators = variables.get("accelerators")
+    if accelerators is not None and not str(accelerators).isdigit():
+        raise InputError("`accelerators` takes a whole number", found=str(accelerators))
+    return {
+        "root": str(variables.get("bringup_root") or DEFAULT_ROOT),
+        "privileged": _flag(variables, "bringup_privileged", True),
+        "recorded": bool(variables.get("bringup_replay")),
+        "transport": transport,
+        "rdma_ports": tuple(str(port) for port in ([ports] if isinstance(ports, str) else ports)),
+        "accelerators": int(accelerators) if accelerators is not None else None,
+        "account": str(variables.get("bringup_account") or ""),
+        "cpu_variant": str(variables.get("kt_cpu_variant") or ""),
+    }
+
+
+def _flag(variables: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = variables.get(name, default)
+    return value if isinstance(value, bool) else str(value).lower() in ("true", "yes", "on", "1")
+
+
+def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresses: Mapping[str, str],
+             wheels: Mapping[str, str]) -> Need:
+    replica = next((one for one in plan.replicas if host in one.hosts), None)
+    process = next((one for one in replica.processes if one.host == host), None) if replica else None
+    numbers = plan.facts
+    weights = numbers.get("weights_gb") or float(numbers["needed_gb"]) / 1.2
+    per_device = numbers.get("weights_per_device_gb")
+    known = {**addresses, **{name: str(value) for name, value in dict(numbers.get("addresses") or {}).items()
+                             if is_address(str(value))}}
+    hardware = plan.hardware
+    site = _site(variables)
+    if site["accelerators"] is None and process is not None and process.ranks:
+        site["accelerators"] = None if len(process.ranks) == numbers.get("devices_per_node") else len(process.ranks)
+    model_path = str((variables.get("deployment") or {}).get("model_path") or plan.model_path)
+    return Need(
+        deployed=True, hardware=hardware, profile=profiles().get(hardware), engine=plan.engine,
+        variant=str(numbers.get("precision") or plan.variant), recipe=plan.recipe, manager=plan.manager,
+        environment=plan.environment, model_path=model_path, weights_bytes=int(float(weights) * 1e9),
+        weights_per_device=int(float(per_device) * 1e9) if per_device else None,
+        memory_fraction=_fraction(process, plan.engine), memory_minimum=int(float(numbers["needed_gb"]) * 1e9),
+        memory_source=f"recipe {plan.recipe}: vram_minimum_gb", ports=_ports(process),
+        nodes=replica.hosts if replica else (), addresses=known, env=process.environment if process else {},
+        spare=replica is None, cuda_of_wheel=wheels.get("cuda", ""), wheel=wheels.get("wheel", ""),
+        torch=wheels.get("torch", ""), torch_npu=wheels.get("torch-npu", ""), numpy=wheels.get("numpy", ""), **site)
+
+
+def _ports(process: ProcessPlan | None) -> dict[int, str]:
+    if process is None:
+        return {}
+    out = dict.fromkeys(process.ports, "engine")
+    if process.rendezvous and process.rendezvous[1] in out:
+        out[process.rendezvous[1]] = "rendezvous"
+    if process.http_port is not None:
+        out[process.http_port] = "HTTP"
+    return out
+
+
+def _fraction(process: ProcessPlan | None, engine: str) -> float | None:
+    if process is None:
+        return None
+    argv = process.argv
+    for flag in _FRACTIONS:
+        if flag in argv[:-1]:
+            try:
+                return float(argv[argv.index(flag) + 1])
+            except ValueError:
+                return None
+    # vLLM takes 0.9 when nothing is said; SGLang works its fraction out by itself
+    return 0.9 if engine == "vllm" else None
+
+
+def _wheels(project: Project, environment: str) -> dict[str, str]:
+    """CUDA, torch, torch_npu and numpy of an environment's lock; empty where there is none or it brings no CUDA."""
+    folder = project.root / "envs" / environment / "locks"
+    for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
+        found = read_wheels(path)
+        if found:
+            return found
+    return {}
+
+
+def read_wheels(path: Path) -> dict[str, str]:
+    """The versions in a lock that a driver must go with."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    found = dict(_PINNED.findall(text))
+    out = {name: found[name] for name in ("torch", "torch-npu", "numpy") if name in found}
+    local = re.search(r"\+cu(\d{2})(\d)$", out.get("torch", ""))
+    runtime = next((value for name, value in found.items() if name.startswith("nvidia-cuda-runtime")), "")
+    if local:
+        out["cuda"] = f"{local.group(1)}.{local.group(2)}"
+    elif runtime:
+        out["cuda"] = ".".join(runtime.split(".")[:2])
+    if "cuda" in out and "torch" in out:
+        tag = f"cu{out['cuda'].replace('.', '')}"
+        out["wheel"] = f"torch {out['torch']}" + ("" if local else f" ({tag})")
+    return out if "cuda" in out or "torch-npu" in out else {}

@@ -1,0 +1,52 @@
+"""Judge recorded hosts exactly as live ones, without a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import InputError
+from bringup.base.paths import Project
+from bringup.base.verdicts import Finding
+from bringup.inventory.model import Inventory
+from bringup.preflight import recording
+from bringup.preflight.checks.parity import table
+from bringup.preflight.facts import Facts
+from bringup.preflight.judge import Chosen, judge
+from bringup.preflight.needs import needs_of
+from bringup.preflight.registry import View
+from bringup.preflight.requirement import Need
+
+
+def recorded(paths: Sequence[Path]) -> list[View]:
+    """Every recorded host at the paths, without a plan. Raises InputError when a host stands twice."""
+    return [View(facts, Need()) for facts in _facts(paths)]
+
+
+def with_inventory(paths: Sequence[Path], inventory: Inventory, project: Project,
+                   variables: Callable[[str], Mapping[str, Any]]) -> list[View]:
+    """Recorded hosts under the inventory's plan; hosts are matched by name. Raises InputError."""
+    facts = {one.host: one for one in _facts(paths)}
+    hosts = [host for host in inventory.hosts if host in facts]
+    if not hosts:
+        raise InputError("no recorded host is a host of the inventory", expected=", ".join(inventory.hosts),
+                         found=", ".join(facts))
+    needs = needs_of(inventory, project, variables, hosts)
+    return [View(facts[host], needs[host]) for host in hosts]
+
+
+def judged(views: Sequence[View], chosen: Chosen) -> tuple[list[Finding], dict[str, list[tuple[str, str, str]]]]:
+    """Findings and tables of recorded hosts."""
+    return judge(views, chosen), {"parity": table(views)}
+
+
+def _facts(paths: Sequence[Path]) -> list[Facts]:
+    out: dict[str, Facts] = {}
+    for path in paths:
+        for folder in recording.find(path):
+            facts = Facts(recording.read(folder))
+            if facts.host in out:
+                raise InputError(f"two recordings are of `{facts.host}`", where=str(folder))
+            out[facts.host] = facts
+    return list(out.values())
