@@ -1,0 +1,64 @@
+"""The contract against a started deployment: asked on the head, exit 4 when an answer is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from test_release_actions import Rig, environments, rig  # noqa: F401 - the fixtures of the releases' tests
+
+from bringup.base.errors import ExitStatus, FindingError
+from bringup.base.events import Findings, Note, StageSummary
+from bringup.base.verdicts import Verdict
+from bringup.releases.contract import check_contract
+from bringup.releases.ending import stop_replicas
+
+
+def tell(rig: Rig, fault: str | None) -> None:  # noqa: F811
+    path = rig.model / "lab_engine_fault.json"
+    if fault is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(json.dumps({"name": fault}))
+
+
+def test_the_contract_of_a_started_deployment(rig: Rig) -> None:  # noqa: F811
+    rig.provision()
+    fleet = rig.run()
+    began = time.monotonic()
+    results = check_contract(fleet, {})
+    assert results["n1"].data["passed"] == results["n1"].data["asked"] == 14
+    [told] = rig.told(Findings)
+    assert {finding.subject for finding in told.findings} == {"r1"}
+    assert "14 of 14" in rig.told(StageSummary)[0].text
+    assert {host for host, module, _ in fleet.calls if module == "http_exchange"} == {"n1"}
+    assert time.monotonic() - began < 20
+
+    for fault, check, words in (("tool_text", "tools.structured", "came as text"),
+                                ("reasoning_leak", "thinking.on", "no reasoning"),
+                                ("malformed_arguments", "tools.structured", "no JSON")):
+        tell(rig, fault)
+        with pytest.raises(FindingError) as error:
+            check_contract(rig.run(), {})
+        assert error.value.status is ExitStatus.FINDING
+        [told] = rig.told(Findings)
+        bad = {finding.check: finding for finding in told.findings if finding.verdict is Verdict.FAIL}
+        assert words in bad[f"contract.{check}"].summary
+    tell(rig, None)
+
+    stop_replicas(rig.run(), {})
+    with pytest.raises(FindingError, match="nothing to ask"):
+        check_contract(rig.run(), {})
+    fleet = rig.run()
+    fleet.check = True
+    assert check_contract(fleet, {}) == {}
+    assert "unknown" in rig.told(Note)[0].text
+
+
+def test_the_contract_with_a_key(rig: Rig) -> None:  # noqa: F811
+    rig.provision(api_key="open-sesame-4711")
+    fleet = rig.run(api_key="open-sesame-4711")
+    results = check_contract(fleet, {"repeat": "2"})
+    assert results["n1"].data["passed"] == 15
+    assert "open-sesame-4711" not in repr(fleet.events)
