@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 
-CORE = ("blobs", "bootstrap", "builtins", "elevate", "frames", "journal", "lock", "loop", "main", "processes", "task",
+CORE = ("blobs", "bootstrap", "builtins", "elevate", "frames", "journal", "lock", "loop", "main", "pids", "task",
         "wire", "worker")
 """The files of this package that every session needs."""
 
@@ -19,24 +19,27 @@ D = R.read(%d)
 SOURCES = marshal.loads(zlib.decompress(D))
 class Memory(object):
     def find_spec(self, name, path=None, target=None):
-        if name not in SOURCES:
+        key = name if name in SOURCES else name + ".__init__"
+        if key not in SOURCES:
             return None
-        return ModuleSpec(name, self, origin="<agent>/" + name, is_package=name in %r)
+        return ModuleSpec(name, self, origin="<agent>/" + key, is_package=key != name, loader_state=key)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        code = SOURCES[module.__name__]
+        key = module.__spec__.loader_state
+        code = SOURCES[key]
         if isinstance(code, str):
-            code = compile(code, "<agent>/" + module.__name__, "exec", 0, True)
+            code = compile(code, "<agent>/" + key, "exec", 0, True)
         exec(code, module.__dict__)
     def get_source(self, name):
-        return SOURCES[name] if isinstance(SOURCES[name], str) else None
+        text = SOURCES.get(name, SOURCES.get(name + ".__init__"))
+        return text if isinstance(text, str) else None
 sys.meta_path.insert(0, Memory())
 from bringup.agent.main import main
 main(M, SOURCES, H + P + D)
 '''
 
-PACKAGES = ("bringup", "bringup.agent", "bringup.agent.modules")
+PACKAGES = ("bringup.__init__", "bringup.agent.__init__", "bringup.agent.modules.__init__")
 
 _cache = {}
 
@@ -95,7 +98,7 @@ def payload(magic=None):
         for name in sorted(CORE):
             texts["bringup.agent." + name] = compiled(name) if code else source(name)
         packed = zlib.compress(marshal.dumps(texts) if code else marshal.dumps(texts, 2), 1 if code else 9)
-        loader = zlib.compress((_LOADER % (len(packed), PACKAGES)).encode("utf-8"), 9)
+        loader = zlib.compress((_LOADER % len(packed)).encode("utf-8"), 9)
         _cache[key] = b"%08x" % len(loader) + loader + packed
     return _cache[key]
 
@@ -137,7 +140,7 @@ def _quoted(text):
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-_MENTION = re.compile(r"bringup\.agent(\.modules)?(?: import \(?([\w\s,]+)|\.(\w+))")
+_MENTION = re.compile(r"\bbringup\.agent((?:\.\w+)*)(?: import (?:\(([\w\s,]+)\)|([\w ,]+)))?")
 
 
 def needed_by(module):
@@ -159,12 +162,15 @@ def _collect(name, found):
     text = source(name)
     found.append(name)
     for match in _MENTION.finditer(text):
-        for word in (match.group(2) or match.group(3)).replace(",", " ").split():
-            wanted = "modules." + word if match.group(1) else word
-            if wanted in CORE or wanted in found:
-                continue
-            if os.path.isfile(os.path.join(folder(), *wanted.split(".")) + ".py"):
-                _collect(wanted, found)
+        parts = match.group(1).split(".")[1:]
+        mentioned = [parts[:end] for end in range(1, len(parts) + 1)]
+        mentioned += [parts + [word] for word in (match.group(2) or match.group(3) or "").replace(",", " ").split()]
+        for item in mentioned:
+            for wanted in (".".join(item), ".".join(item + ["__init__"])):
+                if wanted in CORE or wanted == "modules.__init__" or wanted in found:
+                    continue
+                if os.path.isfile(os.path.join(folder(), *wanted.split(".")) + ".py"):
+                    _collect(wanted, found)
 
 
 def packed(name, magic=None):

@@ -6,7 +6,7 @@ Each is a generator: it yields while it waits (the loop goes on) and returns the
 import os
 import time
 
-from bringup.agent import processes
+from bringup.agent import pids
 from bringup.agent.journal import Journal, look_up
 from bringup.agent.lock import Lock, Refused, Unavailable, state_folder
 
@@ -49,7 +49,7 @@ def _taken(agent, own, steps, force):
         return {"changed": False, "state": "unfinished", "record": previous, "jobs": jobs}
     jobs = own.jobs_alive
     record = dict(agent.identity(), since=round(time.time(), 3), heard=round(time.time(), 3), pid=os.getpid(),
-                  started=processes.start_time(os.getpid()), boot=processes.boot_id(), step="", verb="")
+                  started=pids.start_time(os.getpid()), boot=pids.boot_id(), step="", verb="")
     record.update(steps)
     own.write_record(record)
     own.forget_stop(agent.run_id)
@@ -146,7 +146,7 @@ def take_over(agent, args):
         return {"failed": True, "msg": "the run cannot be taken over: %s" % error}
     except Refused as error:
         return dict(error.fields, failed=True, msg=error.message)
-    left = processes.marked(MARK, run)
+    left = pids.marked(MARK, run)
     if left:
         own.release(finished=False)
         return {"failed": True, "msg": "processes of run %s are still alive" % run, "processes": left,

@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from bringup.agent import processes
+from bringup.agent import pids
 
 KEPT = 20
 """So many runs are remembered."""
@@ -40,7 +40,7 @@ class Journal(object):
 
     def write(self, entry):
         """Append one entry. A disk that is full is remembered in `trouble`, and the run goes on."""
-        entry = dict(entry, at=round(time.time(), 3), boot=processes.boot_id())
+        entry = dict(entry, at=round(time.time(), 3), boot=pids.boot_id())
         try:
             os.write(self._fd, (json.dumps(entry, sort_keys=True) + "\n").encode("utf-8"))
         except OSError as error:
@@ -92,6 +92,6 @@ def look_up(state, run, digests, held):
             out[digest] = dict((key, found[-1][key]) for key in ("result", "rc", "at", "seconds") if key in found[-1])
             out[digest]["state"] = "ended"
         else:
-            alive = held and found[-1].get("boot") == processes.boot_id()
+            alive = held and found[-1].get("boot") == pids.boot_id()
             out[digest] = {"state": "running" if alive else "interrupted", "at": found[-1].get("at")}
     return out

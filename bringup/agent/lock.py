@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from bringup.agent import processes
+from bringup.agent import pids
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "9p",
            "beegfs", "gpfs", "afs", "orangefs", "pvfs2", "ocfs2", "gfs2", "fuse.s3fs", "fuse.juicefs", "fuse.ceph-fuse")
@@ -38,14 +38,14 @@ def state_folder(root):
 
 def machine_id():
     """The identity of this machine's installation; empty where it has none."""
-    return processes.read("/etc/machine-id") or processes.read("/var/lib/dbus/machine-id")
+    return pids.read("/etc/machine-id") or pids.read("/var/lib/dbus/machine-id")
 
 
 def file_system(path):
     """The type of the file system that holds a path, from the kernel's mount table."""
     real = os.path.realpath(path)
     best, kind = "", ""
-    for line in processes.read("/proc/self/mountinfo").splitlines():
+    for line in pids.read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()
         if len(fields) < 5 or not right:
@@ -88,7 +88,7 @@ class Lock(object):
                           next="set bringup_root to a folder on a local disk")
         own = machine_id()
         path = os.path.join(self.state, "machine")
-        there = processes.read(path)
+        there = pids.read(path)
         if there and own and there != own:
             raise Refused("%s belongs to another machine" % self.state, expected="machine id %s" % own,
                           found="machine id %s" % there,
@@ -123,7 +123,7 @@ class Lock(object):
 
     def read_record(self):
         """The record of the run that holds the lock, or held it and did not finish; None when there is none."""
-        text = processes.read(self.record_path)
+        text = pids.read(self.record_path)
         try:
             value = json.loads(text) if text else None
         except ValueError:
@@ -174,7 +174,7 @@ class Lock(object):
         """Who wants this run to stop, or None."""
         if self.fd is None or self.record is None:
             return None
-        text = processes.read(self.stop_path(self.record["run"]))
+        text = pids.read(self.stop_path(self.record["run"]))
         return text or None
 
     def forget_stop(self, run):

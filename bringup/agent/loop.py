@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 
-from bringup.agent import bootstrap, builtins, frames, processes
+from bringup.agent import bootstrap, builtins, frames, pids
 from bringup.agent.blobs import Store
 from bringup.agent.elevate import DEADLINE, Elevated
 from bringup.agent.lock import state_folder
@@ -489,7 +489,7 @@ class Agent(object):
             return
         status = _reap(worker.pid)
         if self.current is not None and self.current["worker"] is worker:
-            words = processes.ending(status) if status is not None else "went away"
+            words = pids.ending(status) if status is not None else "went away"
             self.finish({"failed": True, "msg": "the process that ran the module %s %s" % (
                 self.current["message"]["module"], words)})
 
@@ -512,20 +512,20 @@ class Agent(object):
         if self.ending is not None:
             return
         worker = self.current["worker"]
-        found = processes.descendants(worker.pid)
-        found[worker.pid] = (processes.start_time(worker.pid), worker.pid)
-        processes.signal_all(found, signal.SIGTERM, os.getpgid(0))
+        found = pids.descendants(worker.pid)
+        found[worker.pid] = (pids.start_time(worker.pid), worker.pid)
+        pids.signal_all(found, signal.SIGTERM, os.getpgid(0))
         now = time.time()
         self.ending = {"worker": worker, "found": found, "kill": now + TERM_GRACE, "killed": None, "result": result}
 
     def tend_ending(self, now):
         ending = self.ending
         _reap(ending["worker"].pid, wait=False)
-        left = processes.living(ending["found"])
+        left = pids.living(ending["found"])
         if left and ending["killed"] is None and now >= ending["kill"]:
             for pid in left:
-                ending["found"].update(processes.descendants(pid))
-            processes.signal_all(ending["found"], signal.SIGKILL, os.getpgid(0))
+                ending["found"].update(pids.descendants(pid))
+            pids.signal_all(ending["found"], signal.SIGKILL, os.getpgid(0))
             ending["killed"] = now
             return
         if left and (ending["killed"] is None or now < ending["killed"] + GIVE_UP):
@@ -533,8 +533,8 @@ class Agent(object):
         result = ending["result"]
         if left:
             stuck = ["%d (%s) in state %s at %s" % (
-                pid, processes.read("/proc/%d/comm" % pid), processes.state(pid),
-                processes.read("/proc/%d/wchan" % pid) or "?") for pid in sorted(left)]
+                pid, pids.read("/proc/%d/comm" % pid), pids.state(pid),
+                pids.read("/proc/%d/wchan" % pid) or "?") for pid in sorted(left)]
             result = dict(result, stuck=stuck, msg=result["msg"] + "; cannot be killed: " + ", ".join(stuck))
         self.forget_worker(ending["worker"])
         self.ending = None

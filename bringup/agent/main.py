@@ -5,7 +5,7 @@ import pwd
 import signal
 import sys
 
-from bringup.agent import frames, processes
+from bringup.agent import frames, pids
 from bringup.agent.lock import machine_id
 from bringup.agent.loop import Agent
 from bringup.agent.wire import Wire
@@ -40,6 +40,6 @@ def about():
     return {
         "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "platform": "%s %s" % (sys.platform, os.uname().machine),
         "user": user, "uid": os.geteuid(), "home": home, "hostname": os.uname().nodename,
-        "machine_id": machine_id(), "boot_id": processes.boot_id(), "pid": os.getpid(),
+        "machine_id": machine_id(), "boot_id": pids.boot_id(), "pid": os.getpid(),
     }
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 
 from bringup.agent import bootstrap, frames
 
@@ -81,6 +82,8 @@ class _Serving(object):
         self.number = 0
         self.sent = {}
         self.tails = {}
+        self.tail_sizes = {}
+        self.left_out = {}
         self.out = []
         self.out_size = 0
         self.flushed = 0.0
@@ -104,7 +107,9 @@ class _Serving(object):
     def perform(self, message):
         self.number = message["id"]
         self.sent = {"stdout": 0, "stderr": 0}
-        self.tails = {"stdout": [], "stderr": []}
+        self.tails = {"stdout": deque(), "stderr": deque()}
+        self.tail_sizes = {"stdout": 0, "stderr": 0}
+        self.left_out = {"stdout": 0, "stderr": 0}
         os.umask(0o022)
         try:
             os.chdir(os.environ.get("HOME") or "/")
@@ -152,6 +157,8 @@ class _Serving(object):
                 self.sources[message["name"]] = bootstrap.unpacked(message)
             elif message["t"] == "blob" and message["digest"] == digest:
                 if message.get("error"):
+                    from bringup.agent.task import Failure
+
                     raise Failure("the file did not reach the host: %s" % message["error"])
                 return message["path"]
 
@@ -169,24 +176,22 @@ class _Serving(object):
             self.flush()
 
     def keep(self, stream, data):
+        """Past the cap: only the last lines are kept, for the end."""
         tail = self.tails[stream]
         tail.append(data)
-        if len(tail) > 2000 or sum(map(len, tail[-8:])) > TAIL:
-            size = 0
-            for index in range(len(tail) - 1, -1, -1):
-                size += len(tail[index])
-                if size > TAIL:
-                    break
-            self.sent[stream] += sum(len(item) + 1 for item in tail[:index])
-            del tail[:index]
+        self.tail_sizes[stream] += len(data) + 1
+        while self.tail_sizes[stream] > TAIL and len(tail) > 1:
+            gone = len(tail.popleft()) + 1
+            self.tail_sizes[stream] -= gone
+            self.left_out[stream] += gone
 
     def end_output(self):
         for stream, tail in self.tails.items():
             if not tail:
                 continue
             kind = frames.STDOUT if stream == "stdout" else frames.STDERR
-            left_out = self.sent[stream] - OUTPUT_CAP
-            self.put(frames.pack(kind, self.number, ("[... %d bytes left out ...]" % left_out).encode()))
+            if self.left_out[stream]:
+                self.put(frames.pack(kind, self.number, b"[... %d bytes left out ...]" % self.left_out[stream]))
             for data in tail:
                 self.put(frames.pack(kind, self.number, data[-TAIL:]))
 
@@ -204,7 +209,7 @@ class _Serving(object):
 def _cap(result):
     """Cut the texts of a result that are too long to send, in the middle."""
     for key, value in list(result.items()):
-        if isinstance(value, str) and len(value) > 2 * OUTPUT_CAP and key in ("stdout", "stderr", "msg"):
+        if isinstance(value, str) and len(value) > 2 * OUTPUT_CAP + 131072 and key in ("stdout", "stderr", "msg"):
             left_out = len(value) - 2 * OUTPUT_CAP
             result[key] = "%s\n[... %d characters left out ...]\n%s" % (
                 value[:OUTPUT_CAP], left_out, value[-OUTPUT_CAP:])
