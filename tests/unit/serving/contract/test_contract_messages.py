@@ -1,0 +1,80 @@
+"""Answers in one form: what is taken, what is refused; schemas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bringup.serving.contract.messages import Response, read_message, schema_problem
+
+
+def whole(message, finish="stop"):
+    return Response("x", 200, json.dumps({"choices": [{"message": message, "finish_reason": finish}]}))
+
+
+def streamed(*deltas, finish="stop", done=True):
+    events = [json.dumps({"choices": [{"delta": delta, "finish_reason": None}]}) for delta in deltas]
+    events.append(json.dumps({"choices": [{"delta": {}, "finish_reason": finish}]}))
+    events += ["[DONE]"] if done else []
+    return Response("x", 200, events=tuple((0.0, event) for event in events))
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_by_either_name(field):
+    assert read_message(whole({"content": "a", field: "b"})).reasoning == "b"
+    assert read_message(streamed({field: "b"}, {field: "c"}, {"content": "a"})).reasoning == "bc"
+
+
+def test_content_null_is_empty():
+    assert read_message(whole({"content": None})).content == ""
+
+
+def test_a_streamed_call_is_put_together():
+    message = read_message(streamed(
+        {"tool_calls": [{"index": 1, "id": "two", "function": {"name": "g", "arguments": "{}"}}]},
+        {"tool_calls": [{"index": 0, "id": "one", "function": {"name": "f", "arguments": '{"a"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}, finish="tool_calls"))
+    assert [(call.id, call.name, call.parsed()) for call in message.calls] == [("one", "f", {"a": 1}),
+                                                                             ("two", "g", {})]
+    assert message.finish_reason == "tool_calls" and message.done
+
+
+def test_a_stream_that_breaks_off():
+    assert not read_message(streamed({"content": "a"}, done=False)).done
+
+
+def test_marks_are_found_where_they_stand():
+    message = read_message(whole({"content": "<tool_call>x", "reasoning": "</think>"}))
+    assert message.leaks() == ["<tool_call> in content", "</think> in reasoning"]
+
+
+@pytest.mark.parametrize(("response", "words"), [
+    (Response("x", 0, error="Connection refused"), "Connection refused"),
+    (Response("x", 500, '{"error": {"message": "EngineCore"}}'), "HTTP 500: EngineCore"),
+    (Response("x", 401, '{"error": "Unauthorized"}'), "HTTP 401: Unauthorized"),
+    (Response("x", 200, "<html>"), "Expecting value"),
+    (Response("x", 200, '{"choices": []}'), "no choices"),
+    (Response("x", 200, '{"choices": [{"message": "text"}]}'), "is no mapping"),
+    (Response("x", 200, events=((0.0, '{"error": {"message": "gone"}}'),)), "gone"),
+])
+def test_what_is_no_message(response, words):
+    with pytest.raises(ValueError, match=words.replace("[", r"\[")):
+        read_message(response)
+
+
+SCHEMA = {"type": "object", "required": ["city"], "additionalProperties": False, "properties": {
+    "city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["day", "week"]},
+    "tags": {"type": "array", "items": {"type": "string"}}, "exact": {"type": "boolean"}, "lat": {"type": "number"}}}
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ({"city": "Paris", "days": 3, "unit": "day", "tags": ["a"], "exact": True, "lat": 48}, None),
+    ([], "is list, not object"), ({}, "lacks city"), ({"city": 3}, "city is int, not string"),
+    ({"city": "a", "days": "3"}, "days is str, not integer"), ({"city": "a", "days": True}, "bool, not integer"),
+    ({"city": "a", "unit": "year"}, "not one of day, week"), ({"city": "a", "tags": ["a", 1]}, "tags[1] is int"),
+    ({"city": "a", "more": 1}, "which the schema does not know"),
+])
+def test_schemas(value, words):
+    problem = schema_problem(value, SCHEMA)
+    assert problem is None if words is None else words in problem
