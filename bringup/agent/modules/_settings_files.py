@@ -27,7 +27,7 @@ class Names(Setting):
             if not _is_address(address):
                 raise Failure("the address of %s is none: %s" % (name, address), expected="an IP address",
                               next="set cluster_address of %s in the inventory" % name)
-        return wanted
+        return with_aliases(self.text(HOSTS, ""), wanted)
 
     def missing(self):
         if self.text(HOSTS) is None:
@@ -87,12 +87,27 @@ def _names(text):
     return out
 
 
+def with_aliases(text, addresses):
+    """The addresses, and for each name also its longer forms (gpu01.site) that stand on a loopback line."""
+    out = dict(addresses)
+    short = {name.split(".")[0]: address for name, address in addresses.items()}
+    for name, places in _names(text).items():
+        if any(_is_loopback(address) for _, address in places) and name.split(".")[0] in short:
+            out.setdefault(name, short[name.split(".")[0]])
+    return out
+
+
+def _is_loopback(address):
+    return address.startswith("127.") or address == "::1"
+
+
 def edited(text, addresses):
     """The hosts file with every name of `addresses` at its address and nowhere else; other names and lines stay.
 
     A line left without names becomes the line of the name that it lost.
     """
     out, placed = [], set()
+    addresses = with_aliases(text, addresses)
     for line in text.splitlines():
         body, mark, comment = line.partition("#")
         words = body.split()
@@ -104,6 +119,8 @@ def edited(text, addresses):
         lost = [word for word in words[1:] if word not in keep]
         if keep:
             out.append(" ".join([words[0]] + keep) + (" #" + comment if mark else ""))
+        elif mark:
+            out.append("#" + comment)
         moved = [word for word in lost if word not in placed and not _elsewhere(text, word, addresses[word])]
         for address in dict.fromkeys(addresses[word] for word in moved):
             names = [word for word in moved if addresses[word] == address]

@@ -30,7 +30,7 @@ def run(task):
     try:
         found = os.stat(path) if args.get("follow") else os.lstat(path)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if error.errno == errno.ENOENT:
             return {"changed": False, "stat": {"exists": False}}
         raise Failure("cannot look at %s: %s" % (path, error.strerror), path=path)
     out = _fields(path, found)

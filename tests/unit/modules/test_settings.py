@@ -15,9 +15,13 @@ CLUSTER = {"gpu01": "198.18.0.11", "gpu02": "198.18.0.12"}
      "127.0.0.1 localhost\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
     ("127.0.0.1 localhost gpu01\n", "127.0.0.1 localhost\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
     ("127.0.0.1 localhost\n127.0.1.1 gpu01.site gpu01 # by the installer\n",
-     "127.0.0.1 localhost\n127.0.1.1 gpu01.site # by the installer\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
-    ("::1 localhost gpu01\n198.18.0.11 gpu01 storage\n", "::1 localhost\n198.18.0.11 gpu01 storage\n198.18.0.12 gpu02\n"),
-    ("# 127.0.1.1 gpu01\n\n10.0.0.9 other\n", "# 127.0.1.1 gpu01\n\n10.0.0.9 other\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
+     "127.0.0.1 localhost\n# by the installer\n198.18.0.11 gpu01.site gpu01\n198.18.0.12 gpu02\n"),
+    ("127.0.0.1 localhost.localdomain localhost\n127.0.1.1 old gpu01\n",
+     "127.0.0.1 localhost.localdomain localhost\n127.0.1.1 old\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
+    ("::1 localhost gpu01\n198.18.0.11 gpu01 storage\n",
+     "::1 localhost\n198.18.0.11 gpu01 storage\n198.18.0.12 gpu02\n"),
+    ("# 127.0.1.1 gpu01\n\n10.0.0.9 other\n",
+     "# 127.0.1.1 gpu01\n\n10.0.0.9 other\n198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
     ("198.18.0.12 gpu01 gpu02\n", "198.18.0.12 gpu02\n198.18.0.11 gpu01\n"),
     ("", "198.18.0.11 gpu01\n198.18.0.12 gpu02\n"),
 ])
@@ -118,7 +122,7 @@ class _Knob(_settings_files.Setting):
     name = "swap"
 
     def wrong(self):
-        return [] if self.text("/knob") == "good" else ["the knob is %s" % self.text("/knob")]
+        return [] if self.text("/knob") == "good" else [f"the knob is {self.text('/knob')}"]
 
     def before(self):
         return {"knob": self.text("/knob")}

@@ -198,8 +198,8 @@ def test_a_package_lock_that_stays_fails_at_the_deadline_and_is_left_alone(tmp_p
     ("E: Version '9' for 'bash' was not found", "'bash=9'", "update_cache"),
     ("E: You don't have enough free space in /var/cache/apt/archives/.", "the disk is full", "free space"),
     ("E: Unmet dependencies. Try 'apt --fix-broken install'", "unmet dependencies", "--fix-broken"),
-    ("E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)", "only be changed by root",
-     "become"),
+    ("E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)",
+     "only be changed by root", "become"),
 ])
 def test_what_apt_says_becomes_a_cause_and_a_way_out(said, message, following):
     failure = _apt._explained("apt-get install x", Completed([], 100, "", said, 0.1))
