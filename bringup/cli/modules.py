@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from bringup.run.actions import ModuleSpec
 
 _OWN: tuple[str, ...] = (
+    "bringup.environments.specs:environment_modules",
     # "bringup.ROOM.MODULE:function", the function returns a list of ModuleSpec
+    "bringup.preflight.action:modules",
+    "bringup.releases.contract:specs",
+    "bringup.releases.modules:specs",
 )
 
 

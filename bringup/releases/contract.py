@@ -14,7 +14,7 @@ from bringup.base.text import duration, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
-from bringup.run.actions import Fleet
+from bringup.run.actions import Fleet, ModuleSpec
 from bringup.serving import engine_calls as calls
 from bringup.serving.contract.checks import Served
 from bringup.serving.contract.messages import Request, Response
@@ -25,6 +25,14 @@ from bringup.serving.probing import where
 SIDE_BY_SIDE = 4
 """Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
 WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
+
+
+def specs() -> list[ModuleSpec]:
+    """The module, for the table of modules."""
+    return [ModuleSpec("check_contract", {
+        "repeat": {"type": "int", "default": 3}, "timeout": {"type": "int", "default": 120}},
+        fleet_action=check_contract, reads_only=True,
+        help="ask every endpoint for what clients rely on: tools, reasoning, thinking switches, streams")]
 
 
 def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
@@ -133,8 +141,7 @@ def ask(fleet: Fleet, host: str, address: str, port: int, requests: Sequence[Req
     args = {"host": address, "port": port, "requests": [request.wire() for request in requests], "api_key": key,
             "side_by_side": SIDE_BY_SIDE, "timeout": timeout}
     limit = 30 + timeout * (1 + len(requests) / SIDE_BY_SIDE)
-    result = calls.call_all(fleet, "http_exchange", {host: args}, changes=False, timeout=limit,
-                            no_log=key is not None)[host]
+    result = calls.call_all(fleet, "http_exchange", {host: args}, changes=False, timeout=limit)[host]
     if result.status in (Status.UNREACHABLE, Status.LOST):
         raise UnreachableError("the endpoint cannot be asked", host=host, found=calls.first_line(result))
     if result.bad:
