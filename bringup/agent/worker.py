@@ -136,6 +136,10 @@ class _Serving(object):
             return {"failed": True, "msg": "the module %s cannot be loaded on the host: %s" % (name, error)}
         except Exception as error:
             return _broken(name, error)
+        # a playbook's task comes with the defaults filled in, a call of a fleet action may leave them out
+        for argument, spec in getattr(module, "ARGUMENTS", {}).items():
+            if spec.get("default") is not None:
+                task.args.setdefault(argument, spec["default"])
         try:
             result = module.run(task)
         except Failure as failure:
