@@ -14,7 +14,7 @@ from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases import chosen as chosen_release
 from bringup.releases import diagnosis, storing
 from bringup.releases.chosen import Chosen
-from bringup.releases.document import number_text, short
+from bringup.releases.document import number_text
 from bringup.releases.planned import key_of
 from bringup.releases.survey import ReplicaView, Survey, look
 from bringup.run.actions import Fleet
@@ -62,8 +62,9 @@ def decide(view: ReplicaView, digest: str, current: Mapping[str, str | None], *,
 def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Start the chosen release on every replica of the run, one replica after the other.
 
-    `args`: restart (bool) starts also what serves already. Nothing changes where the release serves. A start that
-    stops something asks first; without an answer the run ends prepared (FindingError).
+    `args`: restart (bool) starts also what serves already; asked (bool): the question was put before. Nothing changes
+    where the release serves. A start that stops something asks first; without an answer the run ends prepared
+    (FindingError).
     """
     began = time.monotonic()
     chosen = chosen_release.needed(fleet)
@@ -81,7 +82,8 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         for step in steps:
             fleet.emit(Note(f"{step.replica}: {_would(step)} ({step.reason})"))
         return results
-    _ask(fleet, chosen, survey, steps)
+    if not args.get("asked"):
+        _ask(fleet, chosen, survey, steps)
     for step in steps:
         _Turn(fleet, chosen, survey, key).take(step)
     _tell(fleet, chosen, steps, time.monotonic() - began)
@@ -266,7 +268,7 @@ def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> No
     fleet.emit(StageSummary(plural(total, "replica"), text))
 
 
-def summarize(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """The last stage: mark the release good on all its nodes and tell the endpoints."""
     chosen = chosen_release.needed(fleet)
     if not fleet.check:
@@ -277,4 +279,5 @@ def summarize(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
              ((chosen.replicas[name], launches) for name, launches in chosen.launches.items())]
     fleet.emit(Ready(tuple(str(head["endpoint"]) for head in heads), str(heads[0]["served_name"]), chosen.label,
                      chosen.previous_label, chosen.changes))
-    return {host: Result(host, "summarize", Status.OK, data={"digest": short(chosen.digest)}) for host in chosen.hosts}
+    data = {"digest": chosen.digest, "release": chosen.label}
+    return {host: Result(host, "announce_ready", Status.OK, data=data) for host in chosen.hosts}

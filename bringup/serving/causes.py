@@ -129,7 +129,8 @@ def first_cause(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, obje
     """The first cause in the logs of one start, hosts in start order.
 
     Real causes come before errors whose words are not known, those before echoes of another failure; among equals the
-    earlier comes first. Without a known line, the process that ended first is named with its last line. `ended` is each ended process's exit (code, signal, at).
+    earlier comes first. Without a known line, the process that ended first is named with its last line. `ended` is
+    each ended process's exit (code, signal, at).
     """
     found: list[tuple[int, float, int, int, int, Cause]] = []
     for order, (host, lines) in enumerate(logs.items()):

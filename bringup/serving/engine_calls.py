@@ -23,16 +23,16 @@ def privileged(variables: Mapping[str, Any]) -> bool:
     return str(value).strip().lower() not in ("false", "no", "off", "0", "n", "f")
 
 
-def call_of(fleet: Fleet, host: str, module: str, args: Mapping[str, Any], *, changes: bool, timeout: float = 120,
-            no_log: bool = False) -> Call:
+def call_of(fleet: Fleet, host: str, module: str, args: Mapping[str, Any], *, changes: bool, timeout: float = 120
+            ) -> Call:
     """A call of one of our modules on one host."""
-    return Call(module, dict(args), become=become_of(fleet, host), timeout=timeout, changes=changes, no_log=no_log)
+    return Call(module, dict(args), become=become_of(fleet, host), timeout=timeout, changes=changes)
 
 
 def call_all(fleet: Fleet, module: str, args: Mapping[str, Mapping[str, Any]], *, changes: bool,
-             timeout: float = 120, no_log: bool = False) -> dict[str, Result]:
+             timeout: float = 120) -> dict[str, Result]:
     """The same module on several hosts side by side, `args` per host."""
-    return fleet.call({host: call_of(fleet, host, module, given, changes=changes, timeout=timeout, no_log=no_log)
+    return fleet.call({host: call_of(fleet, host, module, given, changes=changes, timeout=timeout)
                        for host, given in args.items()})
 
 

@@ -54,7 +54,7 @@ def probe(fleet: Fleet, host: str, document: Mapping[str, Any], key: str | None,
     wanted = str(document.get("served_name") or "")
     result = calls.call_all(fleet, "engine_probe", {host: {
         "address": address, "port": port, "model": wanted, "key": key, "timeout": timeout}}, changes=False,
-        timeout=timeout * 3 + 10, no_log=key is not None)[host]
+        timeout=timeout * 3 + 10)[host]
     if result.bad:
         return Probe(None, (), False, calls.first_line(result), "host", result.seconds, wanted)
     data = result.data

@@ -142,7 +142,7 @@ class Starting:
         secrets = {self.replica.key[0]: self.replica.key[1]} if self.replica.key else {}
         args = {"action": "start", "name": document["name"], "manager": self.replica.manager, "launch": document,
                 "grace": self.replica.deadlines.grace, "secrets": secrets, **calls.account_args(self.fleet, host)}
-        result = calls.call_all(self.fleet, "engine_process", {host: args}, changes=True, no_log=bool(secrets))[host]
+        result = calls.call_all(self.fleet, "engine_process", {host: args}, changes=True)[host]
         if not result.bad:
             return None
         return refusal(host, result)

@@ -24,7 +24,7 @@ from bringup.inventory.load import load_inventory
 from bringup.releases.choosing import choose_release, switch_release
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.making import make_release
-from bringup.releases.starting import start_replicas, summarize
+from bringup.releases.starting import announce_ready, start_replicas
 
 spec = importlib.util.spec_from_file_location("local_fleet", Path(__file__).parents[1] / "unit/serving/local_fleet.py")
 assert spec is not None and spec.loader is not None
@@ -87,7 +87,7 @@ class Rig:
         build_environments(fleet, {})
         make_release(fleet, {})
         start_replicas(fleet, {})
-        summarize(fleet, {})
+        announce_ready(fleet, {})
         return self.pids()
 
     def rollback(self, to: str = "previous", *, yes: bool = True) -> None:
@@ -95,8 +95,8 @@ class Rig:
         fleet.yes = yes
         choose_release(fleet, {"to": to, "prove": True, "ask": True})
         switch_release(fleet, {})
-        start_replicas(fleet, {})
-        summarize(fleet, {})
+        start_replicas(fleet, {"asked": True})
+        announce_ready(fleet, {})
 
     def processes(self) -> dict[str, Any]:
         from bringup.serving.engine_calls import call_all

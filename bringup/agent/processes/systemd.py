@@ -38,11 +38,11 @@ def unit_text(document, script, work, secrets, owner, grace, mark):
         "[Service]",
         "Type=simple",
         "User=%s" % owner,
-        "WorkingDirectory=%s" % work,
+        "WorkingDirectory=%s" % _plain(work),
         "Environment=PATH=%s LANG=C.UTF-8" % launches.CLEAN_PATH,
-        'Environment="%s=%s"' % (proc.MARK, mark),
-        "EnvironmentFile=-%s" % secrets,
-        "ExecStart=/bin/sh %s" % script,
+        "Environment=%s" % _quoted("%s=%s" % (proc.MARK, mark)),
+        "EnvironmentFile=-%s" % _plain(secrets),
+        "ExecStart=/bin/sh %s" % _quoted(script).replace("$", "$$"),
         "KillMode=control-group",
         "KillSignal=SIGTERM",
         "TimeoutStopSec=%d" % max(1, int(grace)),
@@ -58,6 +58,16 @@ def unit_text(document, script, work, secrets, owner, grace, mark):
         "",
     ]
     return "\n".join(lines)
+
+
+def _plain(text):
+    """A path for a unit file: `%` would start a specifier."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text):
+    """A word for a unit file."""
+    return '"%s"' % _plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _systemctl(*words, **options):

@@ -1,0 +1,37 @@
+"""The modules that playbooks use for releases and replicas."""
+
+from __future__ import annotations
+
+from bringup.releases.choosing import choose_release, switch_release
+from bringup.releases.ending import replica_status, stop_replicas
+from bringup.releases.making import make_release
+from bringup.releases.reading import list_releases, replica_logs
+from bringup.releases.starting import announce_ready, start_replicas
+from bringup.run.actions import ModuleSpec
+
+
+def specs() -> list[ModuleSpec]:
+    """All of them, for the table of modules."""
+    return [
+        ModuleSpec("make_release", {}, fleet_action=make_release,
+                   help="make the release of the inventory's plan and bring it to every node"),
+        ModuleSpec("choose_release", {
+            "to": {"type": "str", "default": "current"}, "prove": {"type": "bool", "default": False},
+            "ask": {"type": "bool", "default": False}}, fleet_action=choose_release,
+            help="take a release that is there: current, previous, a number or a digest"),
+        ModuleSpec("switch_release", {}, fleet_action=switch_release, help="point `current` at the chosen release"),
+        ModuleSpec("start_replicas", {
+            "restart": {"type": "bool", "default": False}, "asked": {"type": "bool", "default": False}},
+            fleet_action=start_replicas, help="start the chosen release, replica by replica"),
+        ModuleSpec("stop_replicas", {"ask": {"type": "bool", "default": False}}, fleet_action=stop_replicas,
+                   help="stop whole replicas"),
+        ModuleSpec("announce_ready", {}, fleet_action=announce_ready,
+                   help="mark the chosen release good and tell the endpoint"),
+        ModuleSpec("replica_status", {}, fleet_action=replica_status, reads_only=True,
+                   help="how every replica and node is"),
+        ModuleSpec("replica_logs", {
+            "lines": {"type": "int", "default": 50}, "follow": {"type": "bool", "default": False}},
+            fleet_action=replica_logs, reads_only=True, help="what the engines print"),
+        ModuleSpec("list_releases", {"between": {"type": "list", "default": []}}, fleet_action=list_releases,
+                   reads_only=True, help="which releases the hosts have"),
+    ]

@@ -1,0 +1,108 @@
+"""`list_releases` and `replica_logs`: what the hosts know, told as data; nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bringup.base.errors import FindingError
+from bringup.base.events import Findings, Line, Note
+from bringup.base.results import Result, Status
+from bringup.base.text import duration, fold_hosts
+from bringup.releases import storing
+from bringup.releases.document import differences, short
+from bringup.releases.history import Entry, History, merge
+from bringup.releases.planned import plan_now
+from bringup.run.actions import Fleet
+from bringup.serving import engine_calls as calls
+
+FOLLOW = 5.0
+"""Seconds that a host waits for a new line before it answers."""
+
+
+def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Read the stores of all replicas' hosts and tell them as the table `releases`.
+
+    `args`: between (two releases): their differences as the table `differences` instead. Raises InputError for an
+    unknown one.
+    """
+    planned = plan_now(fleet, facts=False)
+    history = merge(storing.stores_of(fleet, planned.hosts))
+    between = [str(name) for name in args.get("between") or ()]
+    if between:
+        old, new = (history.find(name) for name in between)
+        told = [[line] for line in differences(old.release, new.release)] or [["nothing that reaches the processes"]]
+        fleet.emit(Findings("differences", (), {"differences": [[f"{old.label} -> {new.label}"], *told]}))
+        return {}
+    if not history.entries:
+        fleet.emit(Note("no release was made here yet; next: invoke provision"))
+    fleet.emit(Findings("releases", (), {"releases": rows(history, planned.hosts)}))
+    if history.mixed:
+        fleet.emit(Note("hosts use different releases: a deploy stopped half way (invoke status)", level="warn"))
+    return {}
+
+
+def rows(history: History, hosts: Sequence[str]) -> list[list[str]]:
+    """The table: a heading, then a line per release, the newest first."""
+    out = [["release", "digest", "state", "made", "by", "last start", "differs from the one before"]]
+    before: Entry | None = None
+    body = []
+    for entry in history.entries:
+        changes = "; ".join(differences(before.release, entry.release)[:3]) if before else "the first"
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_at)) if entry.made_at else "-"
+        body.append([entry.label, short(entry.digest), state_of(entry, hosts), made, entry.by or "-",
+                     duration(entry.seconds) if entry.seconds else "-", changes or "nothing that is told"])
+        before = entry
+    return out + body[::-1]
+
+
+def state_of(entry: Entry, hosts: Sequence[str]) -> str:
+    """The state in words: `current, good`, `rolled back from`, `good on gpu01`."""
+    words = {"left": "rolled back from"}.get(entry.state, entry.state)
+    if entry.state == "good" and set(entry.good_on) != set(hosts):
+        words = f"good on {fold_hosts(list(entry.good_on))}"
+    if not entry.current_on:
+        return words
+    where = "current" if set(entry.current_on) == set(hosts) else f"current on {fold_hosts(list(entry.current_on))}"
+    return f"{where}, {words}"
+
+
+def replica_logs(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Tell the engines' log lines as Line events. `args`: lines (of each node), follow (until interrupted)."""
+    planned = plan_now(fleet, facts=False)
+    names = {host: f"{name}-{host}" for name, hosts in planned.members.items() for host in hosts}
+    results = calls.call_all(fleet, "engine_process", {
+        host: {"action": "logs", "name": name, "lines": int(args.get("lines") or 50),
+               "manager": planned.plan.manager} for host, name in names.items()}, changes=False)
+    bad = calls.broken(results)
+    if len(bad) == len(results):
+        first = next(iter(bad.values()))
+        raise FindingError(calls.first_line(first), host=fold_hosts(list(bad)), next="invoke status")
+    for host, result in bad.items():
+        fleet.emit(Note(calls.first_line(result), host=host, level="warn"))
+    after = {host: str(result.data.get("after") or "") for host, result in results.items() if not result.bad}
+    tell(fleet, {host: result.data["lines"] for host, result in results.items() if not result.bad})
+    while args.get("follow") and after:
+        after = _more(fleet, names, after, planned.plan.manager)
+    return {host: Result(host, "replica_logs", Status.OK) for host in planned.hosts}
+
+
+def _more(fleet: Fleet, names: Mapping[str, str], after: Mapping[str, str], manager: str) -> dict[str, str]:
+    """One round of following; returns where each host's log ends now. A host that is gone is told and left out."""
+    results = calls.call_all(fleet, "engine_process", {
+        host: {"action": "logs", "name": names[host], "after": {names[host]: place}, "wait": FOLLOW,
+               "manager": manager} for host, place in after.items()}, changes=False)
+    for host, result in calls.broken(results).items():
+        fleet.emit(Note(calls.first_line(result), host=host, level="warn"))
+    good = {host: result for host, result in results.items() if not result.bad}
+    tell(fleet, {host: result.data["lines"] for host, result in good.items()})
+    return {host: str(result.data["after"]) for host, result in good.items()}
+
+
+def tell(fleet: Fleet, lines: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+    """All hosts' lines in the order of time."""
+    merged = sorted(((line[0] or 0.0, order, number, host, str(line[1]))
+                     for order, (host, own) in enumerate(lines.items()) for number, line in enumerate(own)))
+    for _, _, _, host, text in merged:
+        fleet.emit(Line(host, "replica_logs", text))
