@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from bringup.cli.options import FORMAT, Option, Options, verb
+from bringup.cli.options import COMMON, FORMAT, Option, Options, verb
 
 if TYPE_CHECKING:
     from bringup.environments.overview import Overview
@@ -60,6 +60,28 @@ def lock(options: Options) -> int:
         print(json.dumps([{"environment": item.environment, "platform": item.platform, "packages": item.packages,
                            "file": str(item.file), "moved": [list(move) for move in item.moved]} for item in done]))
     return int(ExitStatus.FINDING) if options.check and any(item.changed for item in done) else 0
+
+
+@verb([*COMMON, ENV], name="env.build")
+def build(options: Options) -> int:
+    """Build the environments on the hosts where they are not sound, each proven before it is seen."""
+    from bringup.base.paths import Project
+    from bringup.cli.running import run_playbook
+
+    playbook = Project.find().root / "playbooks" / "env_build.yml"
+    return int(run_playbook(options, playbook, verb="env.build", extra_vars=_named(options)))
+
+
+@verb([*COMMON, ENV], name="env.verify")
+def verify(options: Options) -> int:
+    """Prove the environments on the hosts again: hashes, owners, configuration, nothing from outside (exit 4)."""
+    from bringup.base.errors import ExitStatus
+    from bringup.base.paths import Project
+    from bringup.cli.running import run_playbook
+
+    playbook = Project.find().root / "playbooks" / "env_verify.yml"
+    status = run_playbook(options, playbook, verb="env.verify", extra_vars=_named(options))
+    return int(ExitStatus.FINDING if status is ExitStatus.STEP else status)
 
 
 @verb([ENV, FORMAT], name="env.list")
@@ -130,6 +152,16 @@ def why(options: Options) -> int:
         for chain in item.chains:
             print(f"    {' <- '.join(chain)}")
     return 0
+
+
+def _named(options: Options) -> dict[str, Any]:
+    """The environments given with --env, checked before anything is contacted."""
+    from bringup.base.paths import Project
+    from bringup.environments.definition import load_environment
+
+    for name in options.env:
+        load_environment(Project.find().root / "envs", name)
+    return {"env_names": list(options.env)} if options.env else {}
 
 
 def _show_lock(made: Locking, *, checked: bool) -> None:

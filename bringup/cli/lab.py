@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from bringup.cli.options import FORMAT, Option, Options, verb
 
 if TYPE_CHECKING:
+    from bringup.base.paths import Project
+    from bringup.inventory.model import Inventory
     from bringup.lab.control import LabStatus
 
 REPLAYED = "the GPUs are replayed from a recorded host; SSH, agent, environments and processes are real"
@@ -78,6 +80,42 @@ def status(options: Options) -> int:
             print(f"    {process.pid:>7}  {duration(process.age):>10}  {process.command[:90]}")
     print(REPLAYED if found.running else "next     invoke lab.up")
     return 0 if found.running else int(ExitStatus.FINDING)
+
+
+def join_lab(inventory: Inventory, project: Project) -> str | None:
+    """Where an inventory asks for the lab (`bringup_lab` true): start it unless it is up, and give its hosts what it
+    fills in (address, port, keys, folders), below what the inventory itself says of them.
+
+    Returns what the person should read about it, None for another inventory. Raises InputError for a host that the
+    lab has not, StepError when the lab cannot be started.
+    """
+    from bringup.base.errors import InputError
+    from bringup.base.text import nearest
+
+    asking = [name for name in inventory.hosts if _is_true(inventory.variables(name).get("bringup_lab"))]
+    if not asking:
+        return None
+    from bringup.lab import control
+    from bringup.lab.machines import NAMES
+    from bringup.lab.state import lab_variables
+
+    for name in asking:
+        if name not in NAMES:
+            near = nearest(name, NAMES)
+            raise InputError(f"the lab has no machine `{name}`", where=inventory.hosts[name].origin,
+                             expected=", ".join(NAMES), next=f"nearest: {near}" if near else None)
+    _, started = control.up(project)
+    variables = lab_variables(project)
+    for name in asking:
+        host = inventory.hosts[name]
+        for key, value in variables[name].items():
+            if key not in host.vars:
+                host.vars[key] = value
+    return f"embedded lab{' (started now)' if started else ''}: {REPLAYED}"
+
+
+def _is_true(value: object) -> bool:
+    return str(value).strip().lower() in ("true", "yes", "on", "1")
 
 
 def as_data(status: LabStatus) -> dict[str, object]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bringup.playbook.loading import Loaded
     from bringup.playbook.model import Play
     from bringup.playbook.templating import Engine
+    from bringup.ui.screen import Screen
 
 
 def operator() -> str:
@@ -82,8 +83,10 @@ def run_playbook(options: Options, playbook: Path, *, verb: str, extra_vars: Map
     return run_reading(reading, verb=verb, headline=headline)
 
 
-def run_reading(reading: Reading, *, verb: str, headline: str = "") -> ExitStatus:
-    """Run what was read."""
+def run_reading(reading: Reading, *, verb: str, headline: str = "", screen: Screen | None = None) -> ExitStatus:
+    """Run what was read. `screen` takes the events instead of the one that the verb's flags ask for."""
+    from bringup.base.events import Note
+    from bringup.cli.lab import join_lab
     from bringup.connection.target import target_of
     from bringup.run.fleet import About
     from bringup.run.journal import Journal, new_run_id, prune
@@ -94,7 +97,8 @@ def run_reading(reading: Reading, *, verb: str, headline: str = "") -> ExitStatu
     run_id = new_run_id()
     who = operator()
     plan = reading.plan()
-    screen = open_screen(reading.options, verb)
+    lab = join_lab(reading.inventory, reading.project)
+    screen = screen or open_screen(reading.options, verb)
     about = About(project=reading.project, inventory=reading.inventory, run_id=run_id, operator=who, verb=verb,
                   yes=bool(given.get("yes")), ask=screen.ask)
     journal = Journal(reading.project.run_folder(run_id))
@@ -114,6 +118,8 @@ def run_reading(reading: Reading, *, verb: str, headline: str = "") -> ExitStatu
     run = Run(parts, run_options)
     run.check_targets()
     try:
+        if lab:
+            screen(Note(lab))
         return run.go()
     finally:
         screen.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from bringup.base.errors import FindingError
 from bringup.base.paths import Project
+from bringup.environments.uv import uv_program
 from bringup.lab.keys import write
 from bringup.lab.machines import LabFolder, Machine, recording_of
 from bringup.lab.processes import alive, boot_id, read
@@ -91,6 +92,7 @@ def variables_of(folder: LabFolder, machine: Machine) -> dict[str, Any]:
         "bringup_ssh_config": False,
         "bringup_root": str(machine.root),
         "bringup_replay": str(recording_of(machine.name)),
+        "bringup_uv": str(uv_program()),
         "bringup_uv_cache": uv_cache(),
         "cluster_address": machine.address,
         "lab_models": str(folder.models),

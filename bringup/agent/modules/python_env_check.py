@@ -207,7 +207,7 @@ def again(task, item):
     uv = task.args.get("uv") or python_env_probe.find_uv(None, task.root)[0]
     env = python_env_build.environment(task)
     report = prove(task, item, prefix, uv, env)
-    findings += report["findings"] + commands(task, item, prefix)
+    findings[:0] = report["findings"] + commands(task, item, prefix)
     out["proven"] = report["proven"]
     return out
 

@@ -32,10 +32,13 @@ def interpreters(wanted, named=None):
                           found="no such program, or it answers nothing",
                           next="correct bringup_environment_python in the inventory")
         return [seen]
-    out = []
+    out, asked = [], {}
     for version in wanted:
         for candidate in _candidates(version):
-            seen = ask(candidate)
+            real = os.path.realpath(candidate)
+            if real not in asked:
+                asked[real] = ask(candidate)
+            seen = asked[real]
             if seen is not None and seen["version"].split(".")[:2] == str(version).split("."):
                 out.append(seen)
                 break
