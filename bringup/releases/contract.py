@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import FindingError, InputError, StepError, UnreachableError
 from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Result, Status
-from bringup.base.text import duration, plural
+from bringup.base.text import plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
@@ -41,7 +40,6 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     Reads only. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check a replica that
     does not run yet is a note, for what is not started cannot be asked.
     """
-    began = time.monotonic()
     repeat, timeout = _number(args, "repeat", 3), _number(args, "timeout", 120)
     planned = plan_now(fleet, facts=False)
     key = key_of(fleet, planned.plan.api_key_variable)
@@ -71,15 +69,21 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     bad = [finding for finding in found if finding.blocks]
     asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
     if asked:
-        fleet.emit(StageSummary("contract", f"{len(asked) - len(bad)} of {len(asked)} "
-                                f"(tools, reasoning, thinking, streaming) in {duration(time.monotonic() - began)}"))
+        names = list(planned.members)
+        subject = names[0] if len(names) == 1 else plural(len(names), "replica")
+        fleet.emit(StageSummary(subject, f"{len(asked) - len(bad)} of {len(asked)} ({_what(planned.plan)})"))
     if bad:
-        first = bad[0]
+        # the findings are told already, each with its mend
         raise FindingError(f"{plural(len(bad), 'check')} of the contract {'fails' if len(bad) == 1 else 'fail'}",
-                           host=first.subject, expected=first.required, found=first.summary,
-                           details=[f"{finding.subject}  {finding.summary}" for finding in bad[1:6]],
-                           next=first.mend or "invoke logs")
+                           found=", ".join(f"{finding.check} on {finding.subject}" for finding in bad[:4]),
+                           next="invoke logs" if bad[0].check != "contract.running" else "invoke start")
     return results
+
+
+def _what(plan: LaunchPlan) -> str:
+    parts = ["tools"] if "tool_calling" in plan.features else []
+    parts += ["reasoning", "thinking on/off/preserved"] if "reasoning" in plan.features else []
+    return ", ".join([*parts, "streaming"])
 
 
 def _number(args: Mapping[str, Any], name: str, default: int) -> int:

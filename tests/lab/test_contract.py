@@ -48,8 +48,9 @@ def test_the_contract_of_a_started_deployment(rig: Rig) -> None:  # noqa: F811
     tell(rig, None)
 
     stop_replicas(rig.run(), {})
-    with pytest.raises(FindingError, match="nothing to ask"):
+    with pytest.raises(FindingError, match=r"contract\.running on r1"):
         check_contract(rig.run(), {})
+    assert "nothing to ask" in rig.told(Findings)[0].findings[0].summary
     fleet = rig.run()
     fleet.check = True
     assert check_contract(fleet, {}) == {}
