@@ -41,20 +41,20 @@ main(M, SOURCES, H + P + D)
 
 PACKAGES = ("bringup.__init__", "bringup.agent.__init__", "bringup.agent.modules.__init__")
 
-_cache = {}
+_cache = {}  # type: dict[tuple[object, ...], Any]
 
 
-def token():
+def token() -> str:
     """A fresh random text: 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
-def folder():
+def folder() -> str:
     """Where the agent's files lie on the controller."""
     return os.path.dirname(os.path.abspath(__file__))
 
 
-def source(name):
+def source(name: str) -> str:
     """The text of a file of this package: `frames`, `modules.copy`. Raises OSError."""
     key = ("source", name)
     if key not in _cache:
@@ -64,14 +64,14 @@ def source(name):
     return _cache[key]
 
 
-def own_magic():
+def own_magic() -> str:
     """The number of this Python's byte code, as hosts report theirs."""
     import importlib.util
 
     return importlib.util.MAGIC_NUMBER.hex()
 
 
-def compiled(name):
+def compiled(name: str) -> object:
     """The code object of a file of this package, from Python's own cache where it is fresh."""
     key = ("code", name)
     if key not in _cache:
@@ -83,7 +83,7 @@ def compiled(name):
     return _cache[key]
 
 
-def payload(magic=None):
+def payload(magic: "str | None" = None) -> bytes:
     """The packed core, the same bytes for the same files; kept for the life of the process.
 
     With the byte-code number of the host's Python it holds code when that is ours too, which spares the host the
@@ -103,7 +103,7 @@ def payload(magic=None):
     return _cache[key]
 
 
-def line(marker):
+def line(marker: str) -> str:
     """The Python text (one line, no single quotes) that says its byte-code number and reads the agent.
 
     What it says first is `MARKER? NUMBER`: nothing was read before that, so that a child under sudo can be given its
@@ -125,7 +125,7 @@ _FIND = ('c=$1;m=$2;w=$3;shift 3;for p in "$@";do if command -v "$p" >/dev/null 
          'do for f in "$d"/python[23]* "$d"/python;do [ -x "$f" ] && echo "$m-found $f";done;done;exit 127')
 
 
-def command(marker, python=None, extra=()):
+def command(marker: str, python: "str | None" = None, extra: "tuple[str, ...]" = ()) -> str:
     """The command line for the host's shell: finds a Python (or takes the one named) and starts the agent.
 
     Where there is none, `MARKER-none` and lines of `MARKER-found PATH` come out instead.
@@ -136,14 +136,14 @@ def command(marker, python=None, extra=()):
     return " ".join(words + [_quoted(item) for item in candidates])
 
 
-def _quoted(text):
+def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 _MENTION = re.compile(r"\bbringup\.agent((?:\.\w+)*)(?: import (?:\(([\w\s,]+)\)|([\w ,]+)))?")
 
 
-def needed_by(module):
+def needed_by(module: str) -> "list[str]":
     """The files that a module on the host needs and the core does not hold: their names, `modules.copy` and the like.
 
     Raises OSError when there is no such module.
@@ -156,7 +156,7 @@ def needed_by(module):
     return _cache[key]
 
 
-def _collect(name, found):
+def _collect(name: str, found: "list[str]") -> None:
     if name in found:
         return
     text = source(name)
@@ -173,7 +173,7 @@ def _collect(name, found):
                     _collect(wanted, found)
 
 
-def packed(name, magic=None):
+def packed(name: str, magic: "str | None" = None) -> "dict[str, object]":
     """One file for a `source` frame: a dict with `text`, or with `code` when the host's byte code is ours."""
     code = magic is not None and magic == own_magic()
     key = ("packed", name, code)
@@ -189,7 +189,7 @@ def packed(name, magic=None):
     return _cache[key]
 
 
-def unpacked(message):
+def unpacked(message: "dict[str, str]") -> object:
     """On the host: what packed() made, as the importer takes it."""
     if "code" not in message:
         return message["text"]

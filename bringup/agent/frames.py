@@ -25,12 +25,12 @@ class BadFrame(Exception):
     """The stream holds something that is no frame."""
 
 
-def pack(kind, number, payload):
+def pack(kind: int, number: int, payload: bytes) -> bytes:
     """One frame as bytes."""
     return HEADER.pack(len(payload), kind, number) + payload
 
 
-def control(message, number=0):
+def control(message: "dict[str, object]", number: int = 0) -> bytes:
     """A control frame from a dict of JSON values; what JSON does not know is shown as text."""
     text = json.dumps(message, default=_shown, separators=(",", ":"))
     if "\\ud" in text:  # perhaps a lone surrogate, from a file name that is not UTF-8
@@ -38,7 +38,7 @@ def control(message, number=0):
     return HEADER.pack(len(text), CONTROL, number) + text.encode("ascii")
 
 
-def _shown(value):
+def _shown(value: object) -> object:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, (set, frozenset, tuple)):
@@ -46,7 +46,7 @@ def _shown(value):
     return str(value)
 
 
-def _clean(value):
+def _clean(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _lone(value) else value
     if isinstance(value, dict):
@@ -56,17 +56,17 @@ def _clean(value):
     return value
 
 
-def _lone(text):
+def _lone(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 class Decoder(object):
     """Cuts a stream of bytes into frames: feed() returns the list of (type, number, payload) that are whole."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> "list[tuple[int, int, bytes]]":
         """Raises BadFrame when the stream is not ours."""
         buffer = self._buffer
         buffer += data
@@ -86,7 +86,7 @@ class Decoder(object):
         return out
 
 
-def message(payload):
+def message(payload: bytes) -> "dict[str, object]":
     """The dict of a control frame's payload. Raises BadFrame."""
     try:
         value = json.loads(payload.decode("utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import random
@@ -37,7 +38,9 @@ REFUSED_FOR = 30.0
 JUMPS = 8
 """Bastions in a row; more is a loop."""
 
-_LOG = "bringup.paramiko"  # nobody listens: errors are raised and told where they belong
+_LOG = "bringup.paramiko"
+# nobody listens: what goes wrong is raised and told where it belongs
+logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,10 @@ def _policy(target: Target, settings: sshconfig.Settings, address: str, port: in
     entries = tuple(item for item in hostkeys.load(everywhere) if item.covers(name))
     return hostkeys.Policy(target.host, name, entries, checking, None if hop else target.host_key,
                            os.path.expanduser(own), settings.flag("hashknownhosts", False))
+
+
+_NOT_YET = "No existing session"
+"""What paramiko says after its start ran out of time."""
 
 
 class _Transport(paramiko.Transport):
@@ -338,7 +345,7 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
     way = _way(server)
     if transport is None or not transport.remote_version:
         text = str(error)
-        if "timed out" in text or "Timeout" in text:
+        if "timed out" in text or "Timeout" in text or text == _NOT_YET:
             return UnreachableError(f"connected, no greeting after {GREETING:g} s (phase: banner)", host=server.label,
                                     details=way, next="see the load there, and whether sshd waits for DNS (UseDNS no)")
         if isinstance(error, paramiko.ProxyCommandFailure):
@@ -359,6 +366,9 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
             details=[*way, *(f"tried     {line}" for line in tried)],
             next=f"try: ssh -p {server.port} {server.user}@{server.address}; or --ask-pass")
     text = str(error) or "it hung up"
+    if text == _NOT_YET:
+        return UnreachableError(f"the key exchange took more than {GREETING:g} s (phase: key exchange)",
+                                host=server.label, details=way, next="see the load there, and the path's MTU")
     if "no acceptable" in text or isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return UnreachableError("no common way of encryption (phase: key exchange)", host=server.label, found=text,
                                 details=way)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import threading
 import time
@@ -257,7 +258,7 @@ class Session:
                 what = f"there is no Python at {wanted}"
             else:
                 what = "there is no Python on this host"
-            pythons = [path for path in dict.fromkeys(found) if "config" not in path]
+            pythons = _usable(found)
             return UnreachableError(
                 what, host=self.host, expected="Python 3.6 or newer",
                 found=", ".join(pythons[:8]) if pythons else "no file named python* in PATH, /usr/local/bin, /opt/*/bin",
@@ -435,6 +436,12 @@ def _task(request: Request, target: Target) -> dict[str, Any]:
 
 def _lines(data: bytes) -> list[str]:
     return [line.rstrip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _usable(paths: Sequence[str]) -> list[str]:
+    """Pythons among what was found, version managers' stand-ins last."""
+    own = [path for path in dict.fromkeys(paths) if re.fullmatch(r"python[0-9.]*", path.rpartition("/")[2])]
+    return sorted(own, key=lambda path: ("/shims/" in path, not path.startswith("/usr/bin/"), "python2" in path))
 
 
 def _last(data: bytes) -> str | None:
