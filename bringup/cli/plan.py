@@ -28,13 +28,16 @@ _RENDER = (
 )
 
 
-@verb(READING)
+@verb((*READING, Option("options", False, "instead: which variants, strategies and node counts fit these hosts")))
 def plan(options: Options) -> None:
     """Show what would be served: nodes, ranks, memory, ports, every command and variable with its reason."""
     from bringup.base.paths import Project
     from bringup.base.secrets import SCRUBBER
     from bringup.serving.planning.show import as_document, as_lines, width_of_screen
 
+    if options.options:
+        _show_options(options, Project.find())
+        return
     made = _plan_of(options, Project.find())
     document = json.dumps(SCRUBBER.tree(as_document(made)), indent=2, ensure_ascii=False)
     if options.format == "json":
@@ -46,17 +49,47 @@ def plan(options: Options) -> None:
         _report(file, document)
 
 
-def _plan_of(options: Options, project: Any) -> LaunchPlan:
-    from bringup.base.errors import InputError
-    from bringup.base.text import fold_hosts
+def _show_options(options: Options, project: Any) -> None:
+    from dataclasses import asdict
+
+    from bringup.serving.planning.choices import as_lines, options_of
+    from bringup.serving.planning.show import width_of_screen
+    from bringup.serving.recipes.load import load_library
+
+    inventory, variables, _ = _inventory_of(options, project)
+    folder = _recipes_of(inventory, variables, project)
+    found = options_of(inventory, variables, load_library(folder))
+    if options.format == "json":
+        print(json.dumps([asdict(option) for option in found], indent=1))
+        return
+    for line in as_lines(found, width_of_screen()):
+        print(line)
+
+
+def _recipes_of(inventory: Any, variables: Any, project: Any) -> Path | None:
+    from bringup.serving.planner import deployment_of
+
+    folder = deployment_of(inventory, variables).recipes
+    return project.root / folder if folder else None
+
+
+def _inventory_of(options: Options, project: Any) -> tuple[Any, Any, bool]:
+    """The inventory, its rendered variables, and whether it is the lab."""
     from bringup.cli.inventory import load_for
-    from bringup.serving.planner import api_key_of, make_plan
     from bringup.serving.planning.variables import rendered
 
     inventory = load_for(options)
     lab = any(str(inventory.variables(host).get("bringup_lab", "")).lower() in ("true", "yes", "1")
               for host in inventory.hosts)
-    variables = rendered(inventory, _of_lab(project, list(inventory.hosts)) if lab else None)
+    return inventory, rendered(inventory, _of_lab(project, list(inventory.hosts)) if lab else None), lab
+
+
+def _plan_of(options: Options, project: Any) -> LaunchPlan:
+    from bringup.base.errors import InputError
+    from bringup.base.text import fold_hosts
+    from bringup.serving.planner import api_key_of, make_plan
+
+    inventory, variables, lab = _inventory_of(options, project)
     api_key_of(inventory, variables)
     made = make_plan(inventory, project, variables, lab=lab)
     if options.limit:

@@ -136,7 +136,39 @@ def node_count(choice: Choice, deployment: Deployment) -> tuple[int, str]:
             f"{nodes * hardware.vram_gb:,.0f} GB",
             where=deployment.where("variant"), expected=plural(least, "node"), next=_nearest_fit(choice, least))
     check_sizes(choice, deployment, nodes)
+    _check_room(choice, deployment, nodes)
     return nodes, reason
+
+
+def _check_room(choice: Choice, deployment: Deployment, nodes: int) -> None:
+    """Refuse where the weights of a device leave nothing for the KV cache."""
+    left = arithmetic(choice, nodes, choice.recipe.context_length)["left_per_device_gb"]
+    if left is None or left > 0:
+        return
+    per_device = weights_per_device(choice, nodes) or 0.0
+    fits = [count for count in range(nodes + 1, MOST_NODES + 1) if (weights_per_device(choice, count) or 0.0)
+            < choice.hardware.vram_gb / choice.hardware.gpu_count * UTILIZATION]
+    raise InputError(
+        f"{choice.strategy.name} puts {per_device:,.1f} GB of weights on each device of "
+        f"{choice.hardware.vram_gb / choice.hardware.gpu_count:,.0f} GB and leaves no room for the KV cache",
+        where=deployment.where("strategy"), expected=f"less than {UTILIZATION:.0%} of the device",
+        next=f"nodes: {fits[0]}" if fits and choice.strategy.deploy_type == "multi_node"
+        else _nearest_fit(choice, nodes + 1))
+
+
+def weights_per_device(choice: Choice, nodes: int) -> float | None:
+    """Decimal GB of weights on each device; None where the recipe does not say what the weights are.
+
+    Data parallel ranks share out the routed experts (expert parallel) and repeat everything else.
+    """
+    weights = choice.variant.weights_gb
+    if weights is None or (choice.engine and choice.engine.vram_minimum_gb is not None):
+        return None
+    world = choice.hardware.gpu_count * nodes
+    share = choice.recipe.shape.expert_share
+    if choice.strategy.parallel_flag == "--data-parallel-size" and share is not None:
+        return weights * share / world + weights * (1 - share)
+    return weights / world
 
 
 def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
@@ -236,15 +268,16 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     }
     weights = variant.weights_gb or variant.vram_minimum_gb / 1.2
     out["load_deadline_seconds"] = round(WARM_UP_SECONDS + weights * 1e9 / LOAD_BYTES_PER_SECOND)
-    if variant.weights_gb and not (choice.engine and choice.engine.vram_minimum_gb is not None):
-        per_device = variant.weights_gb / world
+    per_device = weights_per_device(choice, nodes)
+    if per_device is not None:
         left = device * UTILIZATION - per_device
         out["weights_per_device_gb"] = round(per_device, 1)
         out["left_per_device_gb"] = round(left, 1)
         token = choice.recipe.shape.kv_bytes_per_token
         if token:
-            # the latent cache is the same on every tensor parallel rank; a pipeline stage keeps its own layers' part
-            out["kv_tokens"] = int(max(0.0, left) * 1e9 / (token / pp))
+            # the latent cache is the same on every tensor parallel rank; a pipeline stage keeps its own layers' part,
+            # a data parallel rank its own requests
+            out["kv_tokens"] = int(max(0.0, left) * 1e9 / (token / pp)) * dp
     return out
 
 

@@ -219,8 +219,12 @@ def _engine(key: str, entry: Any) -> EngineRecipe:
 
 
 def _shape(data: Mapping[str, Any]) -> Shape:
-    return Shape(attention_heads=_number(data, "attention_heads"), layers=_number(data, "layers"),
-                 kv_bytes_per_token=_number(data, "kv_bytes_per_token"), experts=_number(data, "experts"))
+    share = data.get("expert_share")
+    return Shape(
+        expert_share=float(share) if share is not None else None, attention_heads=_number(data, "attention_heads"),
+        layers=_number(data, "layers"), kv_bytes_per_token=_number(data, "kv_bytes_per_token"),
+        experts=_number(data, "experts"),
+    )
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

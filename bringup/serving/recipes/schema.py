@@ -158,12 +158,16 @@ class EngineRecipe:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the model that the arithmetic needs; None where the recipe does not say."""
+    """Sizes of the model that the arithmetic needs; None where the recipe does not say.
+
+    `expert_share` is the part of the parameters that lies in routed experts: data parallelism repeats only the rest.
+    """
 
     attention_heads: int | None = None
     layers: int | None = None
     kv_bytes_per_token: int | None = None
     experts: int | None = None
+    expert_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,15 @@ def test_memory_that_is_not_there(site):
     assert "variant: fp8   (fp8, 893 GB, one node)" in text
 
 
+def test_weights_that_leave_no_room(site):
+    with pytest.raises(InputError) as error:
+        site(1, 2, strategy="multi_node_dep", nodes=2)
+    assert "leaves no room for the KV cache" in str(error.value) and "nodes: 3" in str(error.value)
+    plan = site(1, 2, strategy="multi_node_dep", nodes=3)
+    # 1,490 GB: 97.4 % in routed experts shared out over 24 devices, the rest on each
+    assert plan.facts["weights_per_device_gb"] == pytest.approx(1490 * 0.974 / 24 + 1490 * 0.026, abs=0.1)
+
+
 def test_fp8_on_one_node(site):
     plan = site(1, 0, strategy="single_node_tp", variant="fp8")
     assert plan.replicas[0].world_size == 8 and plan.replicas[0].head.rendezvous is None
@@ -249,7 +258,7 @@ def test_the_environments_lock_gives_the_version(site):
 
 
 def test_expert_parallel_over_nodes_serves_on_every_node(site):
-    plan = site(strategy="multi_node_dep")
+    plan = site(strategy="multi_node_dep", variant="fp8")
     head, worker = plan.replicas[0].processes
     assert worker.http_port == 8000 and "--headless" not in worker.argv
     assert worker.argv[worker.argv.index("--data-parallel-start-rank") + 1] == "8"

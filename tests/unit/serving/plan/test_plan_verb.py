@@ -76,3 +76,17 @@ def test_render_takes_a_batch_or_a_recipe():
     assert done.returncode == 2 and "--batch FILE or --recipe NAME" in done.stderr
     done = invoke("recipe.render", "--batch", "/nowhere.jsonl")
     assert done.returncode == 2 and "/nowhere.jsonl" in done.stderr
+
+
+def test_what_fits_at_all():
+    done = invoke("plan", "--inventory", "h200", "--options")
+    assert done.returncode == 0, done.stderr
+    fitting, _, rest = done.stdout.partition("does not fit:")
+    rows = [line.split() for line in fitting.splitlines()[1:] if line.strip()]
+    assert ["vllm", "default", "multi_node_tp", "2"] in [row[:4] for row in rows]
+    assert ["vllm", "default", "multi_node_dep", "2"] not in [row[:4] for row in rows]
+    assert not [row for row in rows if row[1] == "nvfp4"]
+    assert "needs 1,786 GB, 1 node of 8 x H200 141 GB has 1,128 GB" in rest
+    assert "leaves no room for the KV cache" in rest
+    options = json.loads(invoke("plan", "--inventory", "h200", "--options", "--format", "json").stdout)
+    assert {option["problem"] is None for option in options} == {True, False}
