@@ -195,13 +195,21 @@ def _open(reading: Reading, task: Task, name: str, place: Place) -> list[Node]:
     role = read_role(reading, name, inner, task.origin, parts=task.args)
     if role is None:
         return []
-    add_handlers(place, role)
+    reading.included[id(task), name] = (place, role)
     if task.include.public:
         place.play.extra_roles.append(role)
     return [*(node for one in role.all_dependencies() for node in one.tasks), *role.tasks]
 
 
+def begin_include(reading: Reading, task: Task, name: str) -> None:
+    """What an included role brings to its play when a host comes to it: its handlers, once."""
+    found = reading.included.get((id(task), name))
+    if found is not None and (id(task), name) not in reading.begun:
+        reading.begun.add((id(task), name))
+        add_handlers(*found)
+
+
 def add_handlers(place: Place, role: Role) -> None:
     """The handlers of a role and of what it depends on, behind those that the play has."""
     for one in (*role.all_dependencies(), role):
-        place.play.handlers.extend(one.handlers)
+        place.play.late_handlers.extend(one.handlers)

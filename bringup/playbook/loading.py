@@ -12,7 +12,7 @@ from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import YamlMap, key_origin, origin_of, value_origin
 from bringup.playbook import keywords as words
-from bringup.playbook.includes import open_include
+from bringup.playbook.includes import begin_include, open_include
 from bringup.playbook.lookups import find_file
 from bringup.playbook.model import Block, Keywords, Module, Node, Play, Playbook, Role, Task, under, walk
 from bringup.playbook.reading import Place, Reading, keywords, listed, mapping, shown_path
@@ -36,6 +36,7 @@ class Loaded:
     def include(self, task: Task, name: str) -> list[Node]:
         """The nodes of a dynamic include. Raises InputError when the file or role is not there or wrong."""
         nodes = open_include(self.reading, task, name)
+        begin_include(self.reading, task, name)
         self.reading.raise_problems()
         return nodes
 
@@ -230,11 +231,13 @@ def handler_names(nodes: Sequence[Node]) -> dict[str, list[Task]]:
 
 
 def _check_handlers(reading: Reading, play: Play) -> None:
-    known = handler_names(play.handlers)
+    brought = [node for place, role in reading.included.values() if place.play is play
+               for one in (*role.all_dependencies(), role) for node in one.handlers]
+    known = handler_names([*play.all_handlers, *brought])
     if reading.unknown_handlers or any(looks_templated(name) for name in known):
         return
     opened = [task for nodes in reading.opened.values() for task in walk(nodes)]
-    for task in [*play.tasks(), *walk(play.handlers), *opened]:
+    for task in [*play.tasks(), *walk(play.all_handlers), *opened]:
         for name in task.keywords.notify:
             if name in known or looks_templated(name) or not _belongs(reading, task, play):
                 continue

@@ -73,6 +73,7 @@ class Role:
     entry_vars: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     parents: tuple[Role, ...] = ()
+    from_include: bool = False
     dependencies: list[Role] = field(default_factory=list)
     handlers: list[Node] = field(default_factory=list)
     tasks: list[Node] = field(default_factory=list)
@@ -159,6 +160,7 @@ class Play:
     keywords: Keywords
     sections: list[list[Node]] = field(default_factory=list)
     handlers: list[Node] = field(default_factory=list)
+    late_handlers: list[Node] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     vars: Mapping[str, Any] = field(default_factory=dict)
     vars_files: Sequence[Any] = ()
@@ -174,6 +176,11 @@ class Play:
     connection: Mapping[str, Any] = field(default_factory=dict)
     extra_roles: list[Role] = field(default_factory=list)
     selected: bool = True
+
+    @property
+    def all_handlers(self) -> list[Node]:
+        """Handlers in the order in which they run: of roles, of the play, of roles that tasks bring in."""
+        return [*self.handlers, *self.late_handlers]
 
     def tasks(self) -> list[Task]:
         """Every task of the play in order, handlers left out."""

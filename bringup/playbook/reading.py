@@ -13,7 +13,7 @@ from bringup.base.errors import BringupError, InputError
 from bringup.base.origin import Origin
 from bringup.base.vault import is_vaulted
 from bringup.base.yaml import YamlList, YamlMap, key_origin, origin_of, value_origin
-from bringup.playbook.keywords import REFUSED, unknown_keyword
+from bringup.playbook.keywords import LOOPS, REFUSED, unknown_keyword
 from bringup.playbook.model import Keywords, Module, Node, Play, Role, Task
 from bringup.playbook.selection import Selection
 from bringup.playbook.templating import Engine, Layer, Scope
@@ -63,6 +63,8 @@ class Reading:
     unknown_handlers: bool = False
     opened: dict[tuple[int, str], list[Node]] = field(default_factory=dict)
     places: dict[int, Place] = field(default_factory=dict)
+    included: dict[tuple[int, str], tuple[Place, Role]] = field(default_factory=dict)
+    begun: set[tuple[int, str]] = field(default_factory=set)
     kept: list[Task] = field(default_factory=list)
     _files: dict[Path, Any] = field(default_factory=dict)
     counter: int = 0
@@ -305,7 +307,7 @@ def _check_bool(reading: Reading, raw: YamlMap, name: str) -> None:
 
 
 def _is_action(key: object) -> bool:
-    return str(key) not in REFUSED and not str(key).startswith("with_")
+    return str(key) not in REFUSED and (not str(key).startswith("with_") or str(key) in LOOPS)
 
 
 def _found(raw: Any) -> str:

@@ -73,6 +73,7 @@ def read_role(reading: Reading, name: str, place: Place, where: Origin, *, parts
         entry_vars=entry_vars or {},
         params=params or {},
         parents=parents,
+        from_include=bool(parts),
         origin=where,
     )
     inner = replace(place, role=role, folder=path / "tasks")

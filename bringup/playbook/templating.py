@@ -267,6 +267,8 @@ class Engine:
         if condition:
             inner = _ONE_TEMPLATE.fullmatch(source.strip())
             source = "{{ " + (inner.group(1) if inner else source) + " }}"
+        if "\\" in source:
+            source = _keep_backslashes(source, self.environment)
         one = _ONE_NAME.fullmatch(source)
         if one and one.group(1) not in _LITERALS:
             return _lookup_of(one.group(1), self.environment)
@@ -336,6 +338,21 @@ def _lookup_of(name: str, environment: Environment) -> Callable[[Scope], Any]:
         return environment.undefined(name=name) if found is missing else found
 
     return run
+
+
+def _keep_backslashes(source: str, environment: Environment) -> str:
+    """Double the backslashes of text literals inside `{{ }}`: as in Ansible, `'\\1'` there is a backslash and a 1."""
+    out, inside = [], False
+    try:
+        for _, kind, text in environment.lex(source):
+            if kind == "variable_begin":
+                inside = True
+            elif kind == "variable_end":
+                inside = False
+            out.append(text.replace("\\", "\\\\") if inside and kind == "string" else text)
+    except jinja2.TemplateSyntaxError:
+        return source  # compiling it tells what is wrong
+    return "".join(out)
 
 
 def _syntax(error: jinja2.TemplateSyntaxError, environment: Environment) -> str:

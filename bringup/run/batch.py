@@ -18,7 +18,7 @@ class Batch:
     """`lockstep`: every task is a meeting (strategy linear, any_errors_fatal, a limit of failures)."""
 
     def __init__(self, run: Engine, play: Play, hosts: Sequence[HostState], *, gather: Task | None,
-                 any_errors_fatal: bool, max_fail_percentage: float | None) -> None:
+                 any_errors_fatal: bool, max_fail_percentage: float | None, size: int) -> None:
         from bringup.run.flow import Flow
 
         self.play = play
@@ -27,9 +27,11 @@ class Batch:
         self.max_fail_percentage = max_fail_percentage
         self.lockstep = play.strategy == "linear" or any_errors_fatal or max_fail_percentage is not None
         self.aborted = False
+        self.struck: set[str] = set()
         self.end_play = False
-        self.size = len(hosts)
+        self.size = size
         self.bad: set[str] = set()
+        self._fatal: set[str] = set()
         self.flows: dict[str, Flow] = {host.name: Flow(run, self, host) for host in hosts}
         self._visits: dict[tuple[int, ...], Visit] = {}
         self._meetings: dict[tuple[int, ...], Meeting] = {}
@@ -72,17 +74,23 @@ class Batch:
         earliest.released = True
         return True
 
-    def failed(self, host: str, fatal: bool) -> None:
-        """A host failed or is gone; `fatal` ends the play for all of them."""
-        self.bad.add(host)
+    def failed(self, host: str, *, fatal: bool, rescued: bool) -> None:
+        """A host failed or is gone. `fatal` takes all hosts along: to their rescue, or out of the play."""
+        if not rescued:
+            self.bad.add(host)
         if fatal:
-            self.aborted = True
+            self._fatal.add(host)
+            self.aborted = self.aborted or not rescued
 
     def judge(self) -> None:
         """Apply the limit of failures: more than so many percent of the batch end it, unreachable hosts counted."""
         limit = self.max_fail_percentage
-        if limit is not None and self.size and 100.0 * len(self.bad) / self.size > limit:
+        if limit is not None and self.size and 100.0 * len(self.bad) / self.size > limit and not self.aborted:
             self.aborted = True
+            self._fatal |= self.bad
+        if self._fatal:
+            self.struck = set(self.flows) - self._fatal
+            self._fatal = set()
 
     def ended(self, flow: Flow) -> None:
         """A host has come to its end, well or not."""

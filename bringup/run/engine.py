@@ -276,9 +276,7 @@ class Engine:
         if unit.loop:
             raws = []
             for step in unit.steps:
-                loop = unit.task.loop
-                names = {loop.var: step.item, "ansible_loop_var": loop.var} if loop else {}
-                raws.append({**(step.raw or {}), **names})
+                raws.append({**(step.raw or {}), **step.names})
             raw = combined(unit, raws)
             if any(step.raw and step.raw.get("failed") for step in unit.steps):
                 first = next(step for step in unit.steps if step.raw and step.raw.get("failed"))
@@ -310,8 +308,8 @@ class Engine:
             facts = (step.raw or {}).get("ansible_facts")
             if isinstance(facts, Mapping) and not (step.raw or {}).get("failed"):
                 target = host
-                if task.keywords.delegate_facts is True and step.link_host:
-                    target = self.state(step.link_host)
+                if task.keywords.delegate_facts is True and unit.delegate:
+                    target = self.state(unit.delegate)
                 self.take_facts(target, task, facts)
         if task.keywords.notify and raw.get("changed") and not raw.get("failed"):
             try:
@@ -341,7 +339,9 @@ class Engine:
             recap["skipped"] += 1
         elif result.status is Status.FAILED and not result.ignored:
             recap["failed"] += 0 if result.rescued else 1
-        elif not (unit.task.include is not None and unit.task.include.what == "role"):
+        elif unit.task.include is not None and unit.task.include.what != "vars":
+            recap["ok"] += sum(1 for step in unit.steps if step.raw and not step.raw.get("skipped"))
+        else:
             recap["ok"] += 1
             recap["ignored"] += 1 if result.ignored else 0
             recap["changed"] += 1 if (unit.raw or {}).get("changed") else 0
@@ -353,13 +353,13 @@ class Engine:
             if not result.ignored:
                 host.gone = True
                 self.statuses.add(ExitStatus.UNREACHABLE)
-                flow.batch.failed(host.name, self._fatal(flow, unit))
+                flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=False)
         elif result.status is Status.FAILED and not result.ignored:
             host.failing = True
             host.failure = unit
             if not result.rescued:
                 self.statuses.add(ExitStatus(int((unit.raw or {}).get("exit_status", ExitStatus.STEP))))
-                flow.batch.failed(host.name, self._fatal(flow, unit))
+            flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=result.rescued)
 
     def _fatal(self, flow: Flow, unit: Unit) -> bool:
         own = unit.task.keywords.any_errors_fatal

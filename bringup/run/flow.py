@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bringup.base.errors import BringupError
 from bringup.playbook.jinja import StillToCome
-from bringup.playbook.loading import handler_names
 from bringup.playbook.model import Block, Node, Task, walk
 from bringup.playbook.templating import Layer, TemplateFailure
 from bringup.playbook.values import looks_templated
@@ -52,7 +51,7 @@ class Flow:
         self.wait: Wait | None = None
         self.done = False
         self.meeting: Meeting | None = None
-        self.aborted = False
+        self.flushing: dict[int, Task] | None = None
         self.visits: dict[int, int] = {}
         self.prefix: tuple[int, ...] = (0,)
 
@@ -88,7 +87,7 @@ class Flow:
 
     def _forced_handlers(self) -> Steps:
         play = self.batch.play
-        owed = [task.shown_name for task in self.host.notified.values()]
+        owed = list(self.host.notified)
         if not owed or self.host.down:
             return
         if not flag(self.run.templates, play.force_handlers, self._scope(None, Frame())):
@@ -115,6 +114,10 @@ class Flow:
         try:
             yield from self._nodes(block.body, replace(frame, rescuable=frame.rescuable or block.has_rescue))
             yield from self.drain()
+            tasks = walk(block.body)
+            if self.batch.lockstep and tasks:
+                # where all fall together they fall here, inside the block, and its rescue takes them
+                yield from self.meet(self.batch.visit(tasks[-1], (*self.prefix, tasks[-1].index, 1 << 30)))
         except HostFailed as error:
             failed = error
         if failed is not None and block.has_rescue:
@@ -127,8 +130,8 @@ class Flow:
 
     def _rescue(self, block: Block, frame: Frame, failed: HostFailed) -> Steps:
         unit = failed.unit
-        self.host.recap["rescued"] += 1
         if unit is not None:
+            self.host.recap["rescued"] += 1
             self.host.values["ansible_failed_task"] = {"name": unit.name, "action": unit.task.action}
             self.host.values["ansible_failed_result"] = unit.raw or {}
         try:
@@ -141,42 +144,66 @@ class Flow:
     # handlers
 
     def flush_handlers(self, frame: Frame) -> Steps:
-        """Run the handlers that were notified, once each, in the order in which they are written."""
+        """Run the handlers that were notified, once each, in the order in which they are written.
+
+        Names are looked up now, so that of two handlers with one name the one defined last runs.
+        """
         yield from self.drain()
-        if not self.host.notified:
+        names, self.host.notified = self.host.notified, {}
+        if not names:
             return
-        for handler in list(walk(self.batch.play.handlers)):
-            if id(handler) not in self.host.notified:
-                continue
-            del self.host.notified[id(handler)]
-            yield from self._task(handler, replace(frame, handler=True))
-            if handler.keywords.notify:
-                yield from self.drain()
-        yield from self.drain()
+        self.flushing = {id(task): task for name in names for task in self._handlers(name)}
+        try:
+            for handler in walk(self.batch.play.all_handlers):
+                if self.flushing.pop(id(handler), None) is None:
+                    continue
+                yield from self._task(handler, replace(frame, handler=True))
+                if handler.keywords.notify:
+                    yield from self.drain()
+            yield from self.drain()
+        finally:
+            # one that was notified by a later one waits for the next flush
+            self.host.notified.update((task.name, None) for task in self.flushing.values())
+            self.flushing = None
+
+    def _handlers(self, name: str) -> list[Task]:
+        """The handlers that a name reaches: the last one of that name, and every listener, of a name once."""
+        handlers = list(reversed(walk(self.batch.play.all_handlers)))
+        out = [task for task in handlers if name in (task.name, task.shown_name, self._handler_name(task))][:1]
+        seen: set[str] = set()
+        for task in handlers:
+            if name in task.listen and task.name not in seen:
+                seen.add(task.name)
+                out.append(task)
+        return out
+
+    def _handler_name(self, task: Task) -> str:
+        if not looks_templated(task.name):
+            return task.name
+        return name_of(self.run.templates, task, self._scope(task, Frame()))
 
     def notify(self, unit: Unit) -> None:
         """Remember the handlers that a changed task names. Raises TemplateFailure for a name that none has."""
-        known = handler_names(self.batch.play.handlers)
         scope = unit.steps[0].scope
         for raw in unit.task.keywords.notify:
             name = str(self.run.templates.render(raw, scope)) if scope and looks_templated(raw) else str(raw)
-            found = known.get(name)
+            found = self._handlers(name)
             if not found:
                 raise TemplateFailure(f"no handler `{name}` in this play", where=unit.task.origin)
-            # of two handlers with the same name the last one counts; every listener is told
-            named = [task for task in found if name in (task.name, task.shown_name)][-1:]
-            for task in [*named, *(task for task in found if name in task.listen)]:
-                self.host.notified[id(task)] = task
+            if self.flushing is None:
+                self.host.notified[name] = None
+            else:
+                self.flushing.update((id(task), task) for task in found)
 
     # one task
 
     def _task(self, task: Task, frame: Frame) -> Steps:
         if not task.selected:
             return
-        self._check_abort()
         visit = self._visit(task)
         meeting: Meeting | None = None
-        if self.batch.lockstep or (task.keywords.when and self.batch.reads_others(task)):
+        elsewhere = task.keywords.delegate_to not in (None, *LOCAL_NAMES)
+        if self.batch.lockstep or elsewhere or (task.keywords.when and self.batch.reads_others(task)):
             meeting = yield from self.meet(visit)
         self.meeting = meeting
         if task.include is not None:
@@ -189,8 +216,7 @@ class Flow:
             yield from self._once(task, frame, visit)
         else:
             yield from self._own(task, frame, visit)
-        if task.keywords.any_errors_fatal not in (None, False) and not self.batch.lockstep:
-            yield from self.drain()
+        if (elsewhere or task.keywords.any_errors_fatal not in (None, False)) and not self.batch.lockstep:
             yield from self.meet(self._visit(task))
 
     def _run_once(self, task: Task, frame: Frame) -> bool:
@@ -231,7 +257,8 @@ class Flow:
     def _unit(self, task: Task, frame: Frame, visit: Visit, prepared: Prepared) -> Unit:
         return Unit(task=task, name=prepared.name, visit=visit, steps=prepared.steps, loop=prepared.loop,
                     ignore_errors=prepared.ignore_errors, ignore_unreachable=prepared.ignore_unreachable,
-                    no_log=prepared.no_log, rescuable=frame.rescuable, check=prepared.check)
+                    no_log=prepared.no_log, rescuable=frame.rescuable, check=prepared.check,
+                    delegate=prepared.delegate)
 
     def _dispatch(self, unit: Unit, prepared: Prepared) -> Steps:
         """Send a unit, or wait for it where its outcome is needed before the next one."""
@@ -341,8 +368,9 @@ class Flow:
         return meeting
 
     def _check_abort(self) -> None:
-        if self.batch.aborted and not self.aborted:
-            self.aborted = True
+        """Raises HostFailed when another host's failure takes all of them along."""
+        if self.host.name in self.batch.struck:
+            self.batch.struck.discard(self.host.name)
             raise HostFailed(None)
 
     def _once(self, task: Task, frame: Frame, visit: Visit) -> Steps:
@@ -419,7 +447,6 @@ class Flow:
             yield from self._include_vars(task, frame, visit, prepared)
             return
         unit = self._unit(task, frame, visit, prepared)
-        unit.include = not all(step.raw and (step.raw.get("skipped") or step.raw.get("failed")) for step in unit.steps)
         self.run.send_unit(self, unit, [None] * len(unit.steps), self.host)
         if prepared.failed_here:
             yield from self.drain()

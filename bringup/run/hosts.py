@@ -40,6 +40,7 @@ class Step:
     seconds: float = 0.0
     item: Any = None
     label: Any = None
+    names: Mapping[str, Any] = field(default_factory=dict)
     scope: Scope | None = None
     error: BringupError | None = None
     output: deque[str] = field(default_factory=lambda: deque(maxlen=40))
@@ -72,7 +73,7 @@ class Unit:
     concluded: bool = False
     result: Result | None = None
     raw: dict[str, Any] | None = None
-    include: bool = False
+    delegate: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -102,7 +103,7 @@ class HostState:
     facts: Facts = field(default_factory=Facts)
     values: dict[str, Any] = field(default_factory=dict)
     included: dict[str, Any] = field(default_factory=dict)
-    notified: dict[int, Task] = field(default_factory=dict)
+    notified: dict[str, None] = field(default_factory=dict)
     segment: int = 0
     failing: bool = False
     failure: Unit | None = None

@@ -170,7 +170,7 @@ class Run:
             if not hosts:
                 self.engine.emit(Note(f"the pattern `{play.hosts}` matches no host: nothing was done in this play",
                                       level="warn"))
-            goes_on = self._one(play, hosts)
+            goes_on = self._one(play, names)
             self.engine.emit(PlayEnded(play.name, index, time.monotonic() - began))
             if not goes_on:
                 break
@@ -192,14 +192,17 @@ class Run:
         gather = self._gather(play, scope)
         for names in batches(hosts, serial):
             states = [engine.state(name) for name in names if engine.state(name).usable]
+            if not states:
+                continue
             variables.play_batch = lambda states=states: tuple(  # type: ignore[misc]
                 state.name for state in states if state.usable)
-            batch = Batch(engine, play, states, gather=gather, any_errors_fatal=fatal, max_fail_percentage=limit)
+            batch = Batch(engine, play, states, gather=gather, any_errors_fatal=fatal, max_fail_percentage=limit,
+                          size=len(names))
             if any(_needs_host(task) for task in play.tasks()) or gather is not None:
                 for state in states:
                     engine.connect(state)
             engine.run_batch(batch, self.options.forks)
-            if batch.aborted or (states and all(not state.usable for state in states)):
+            if batch.aborted or all(not state.usable for state in states):
                 return False
             if batch.end_play:
                 break
@@ -307,7 +310,7 @@ def _all_tasks(loaded: Loaded) -> list[Task]:
     out: list[Task] = []
     for play in loaded.playbook.plays:
         out.extend(play.tasks())
-        out.extend(walk(play.handlers))
+        out.extend(walk(play.all_handlers))
     for nodes in loaded.reading.opened.values():
         out.extend(walk(nodes))
     return out

@@ -102,9 +102,9 @@ def prepare(engine: Engine, task: Task, host: HostState, scope: Scope, settings:
             _retries(engine, task, scope, out)
             return out
         out.loop = True
-        for inner, item, label in _items(engine, task, task.loop, scope):
+        for inner, item, label, names in _items(engine, task, task.loop, scope):
             step = _step(engine, task, host, inner, settings, out)
-            step.item, step.label = item, label
+            step.item, step.label, step.names = item, label, names
             out.steps.append(step)
         out.pause = number(engine, task.loop.pause, scope, 0)
         _retries(engine, task, scope, out)
@@ -129,7 +129,7 @@ def _retries(engine: Engine, task: Task, scope: Scope, out: Prepared) -> None:
         out.delay = max(0.0, number(engine, task.delay, scope, 5))
 
 
-def _items(engine: Engine, task: Task, loop: Loop, scope: Scope) -> Sequence[tuple[Scope, Any, Any]]:
+def _items(engine: Engine, task: Task, loop: Loop, scope: Scope) -> Sequence[tuple[Scope, Any, Any, Mapping[str, Any]]]:
     try:
         items = loop_items(engine, loop, scope)
     except UndefinedFailure:
@@ -150,7 +150,7 @@ def _items(engine: Engine, task: Task, loop: Loop, scope: Scope) -> Sequence[tup
         label = item
         if loop.label is not None:
             label = engine.render(loop.label, inner)
-        out.append((inner, item, label))
+        out.append((inner, item, label, names))
     return out
 
 

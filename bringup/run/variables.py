@@ -185,7 +185,7 @@ class Variables:
         found = self._roles.get(id(role))
         if found is None:
             below = role.all_dependencies()
-            high = [role.vars, role.entry_vars, *(one.vars for one in reversed(below)),
+            high = [role.entry_vars, role.vars, *(one.vars for one in reversed(below)),
                     *(one.vars for one in reversed(role.parents))]
             low = [role.defaults, *(one.defaults for one in reversed(role.parents)),
                    *(one.defaults for one in reversed(below))]
@@ -228,7 +228,7 @@ class Variables:
         }
         if role:
             values.update(role_name=role.name, ansible_role_name=role.name, role_path=str(role.path))
-            if role.parents:
+            if role.parents and role.from_include:
                 values.update(ansible_parent_role_names=[one.name for one in reversed(role.parents)],
                               ansible_parent_role_paths=[str(one.path) for one in reversed(role.parents)])
         made: dict[str, Callable[[], Any]] = {
