@@ -152,7 +152,7 @@ class Elevated(object):
 
     def ended(self):
         """The child is gone: find the reason. Returns its exit status."""
-        if self.state == "starting":
+        if self.state == "starting" and self.error_fd is not None:
             self.read_errors()
         until = time.time() + 2.0
         while self.process.poll() is None:

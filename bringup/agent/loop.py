@@ -184,6 +184,8 @@ class Agent(object):
     # what the controller says
 
     def on_controller(self):
+        if self.cut_at is not None:
+            return
         try:
             received = self.up.read()
         except (Closed, frames.BadFrame):
@@ -449,6 +451,8 @@ class Agent(object):
     # what workers say
 
     def on_worker(self, worker):
+        if worker.wire.read_fd is None:
+            return  # retired while other events of this round were handled
         try:
             received = worker.wire.read()
         except (Closed, frames.BadFrame):
@@ -544,6 +548,8 @@ class Agent(object):
     # what the children under sudo say
 
     def on_child_errors(self, child):
+        if child.error_fd is None:
+            return  # closed while other events of this round were handled
         if not child.read_errors():
             os.close(child.error_fd)
             child.error_fd = None
@@ -552,6 +558,8 @@ class Agent(object):
             sys.stderr.flush()
 
     def on_child(self, child):
+        if child.wire.read_fd is None:
+            return
         try:
             received = child.read()
         except (Closed, frames.BadFrame):
