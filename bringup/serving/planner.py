@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,7 +40,10 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     deployment = deployment_of(inventory, variables)
     engine = engine_named(deployment.engine, deployment.where("engine"))
     library = load_library(project.root / deployment.recipes if deployment.recipes else None)
-    recipe = find_recipe(library, deployment.recipe, deployment.where("recipe"))
+    name = deployment.recipe
+    if name.endswith((".yml", ".yaml")):
+        name = str(project.root / name)
+    recipe = find_recipe(library, name, deployment.where("recipe"))
     choice = choose(library, recipe, deployment)
     version, version_reason = _version(project, deployment, engine)
     _check_version(choice, engine, version, deployment)
@@ -58,7 +62,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         numbers["load_deadline_seconds"] = float(deployment.load_deadline)
     sites = {name: _site(deployment, engine, choice, rendering, hosts, variables, facts or {}, lab,
                          float(numbers["load_deadline_seconds"])) for name, hosts in replicas.items()}
-    planned = tuple(_replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, choice, lab)
+    planned = tuple(_replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab)
                     for name, site in sites.items())
     for replica in planned:
         check_parsers(engine.name, version, replica.head.argv)
@@ -163,17 +167,24 @@ def _node(host: str, variables: Mapping[str, Any], found: HostFacts, lab: bool) 
     return Node(host, address, reason, interface, why, facts)
 
 
-def _replica(name: str, site: Site, renderings: Mapping[str, Rendering], choice: Choice, lab: bool) -> ReplicaPlan:
-    local = world_of(renderings[site.head.host], choice) // len(site.nodes)
+def _replica(name: str, site: Site, renderings: Mapping[str, Rendering], lab: bool) -> ReplicaPlan:
+    words = [word for argument in arguments_of(site, renderings[site.head.host], 0) for word in argument.words]
+    world, nodes = world_size(site.engine, words), len(site.nodes)
+    if world % nodes:
+        raise InputError(f"{world} ranks cannot be spread evenly over {nodes} nodes",
+                         where=site.deployment.where("arguments"))
+    local = world // nodes
     processes = tuple(_process(site, renderings[node.host], rank, local, lab) for rank, node in enumerate(site.nodes))
-    return ReplicaPlan(name, processes, local * len(site.nodes), f"http://{site.head.address}:{site.port}/v1")
+    return ReplicaPlan(name, processes, world, f"http://{site.head.address}:{site.port}/v1")
 
 
-def world_of(rendering: Rendering, choice: Choice) -> int:
-    """Ranks of a replica: one a device in use."""
-    if choice.engine is not None:
-        return rendering.tp
-    return rendering.tp * rendering.pp * rendering.dp
+def world_size(engine: Engine, words: list[str]) -> int:
+    """Ranks of a replica, from the sizes in its command line: one rank a device in use."""
+    sizes = []
+    for names in engine.size_flags:
+        found = [value for name in names if (value := flag_value(words, name)) is not None]
+        sizes.append(int(found[-1]) if found and found[-1].isdigit() else 1)
+    return math.prod(sizes)
 
 
 def _process(site: Site, rendering: Rendering, rank: int, local: int, lab: bool) -> ProcessPlan:

@@ -36,7 +36,7 @@ class Served:
     nonce: str = "nonce"
     repeat: int = 3
     has_key: bool = False
-    most_tokens: int = 1024
+    most_tokens: int = 4096
 
     def chat(self, name: str, messages: Sequence[Mapping[str, Any]], **more: Any) -> Request:
         """A chat request with temperature 0."""

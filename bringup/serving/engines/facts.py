@@ -17,7 +17,8 @@ class Engine:
     `reasoning_field` names the field of a message that holds the thinking. `port` and `meeting_port` are defaults
     (meeting: where head and workers find each other). `more_ports` are offsets from the meeting port that the head
     binds too. `api_key_env` carries the key where the engine takes it from the environment, else `api_key_flag`.
-    `bound` and `shards` are regular expressions over its log: one rank bound (groups world, rank, local, address),
+    `size_flags` are the names of the flags whose values, multiplied, give the number of ranks. `bound` and `shards`
+    are regular expressions over its log: one rank bound (groups world, rank, local, address),
     and shards loaded (groups done, total). `closed_until_ready` tells whether its port refuses while it loads.
     """
 
@@ -35,6 +36,7 @@ class Engine:
     bound: str
     shards: str
     closed_until_ready: bool
+    size_flags: tuple[tuple[str, ...], ...]
     version_command: tuple[str, ...]
     help_command: tuple[str, ...]
 
@@ -47,6 +49,8 @@ VLLM = Engine(
     name="vllm", package="vllm", known_version="0.24.0", reasoning_field="reasoning", port=8000, meeting_port=29501,
     more_ports=(), api_key_env="VLLM_API_KEY", api_key_flag="--api-key", served_name_flag="--served-model-name",
     model_flag=None, bound=_BOUND_VLLM, shards=_SHARDS, closed_until_ready=True,
+    size_flags=(("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"),
+                ("--data-parallel-size", "-dp")),
     version_command=("vllm", "--version"), help_command=("vllm", "serve", "--help"),
 )
 SGLANG = Engine(
@@ -56,6 +60,7 @@ SGLANG = Engine(
     bound=(r"world_size=(?P<world>\d+) rank=(?P<rank>\d+) local_rank=(?P<local>\d+)"
            r".*distributed_init_method=(?P<address>\S+)"),
     shards=_SHARDS, closed_until_ready=False,
+    size_flags=(("--tensor-parallel-size", "--tp-size", "--tp"), ("--pipeline-parallel-size", "--pp-size")),
     version_command=("python", "-c", "import sglang; print(sglang.__version__)"),
     help_command=("python", "-m", "sglang.launch_server", "--help"),
 )

@@ -10,7 +10,16 @@ from typing import Any
 from bringup.base.errors import InputError
 from bringup.base.text import nearest, plural
 from bringup.serving.planning.deployment import Deployment
-from bringup.serving.recipes.schema import EngineRecipe, Hardware, Library, Recipe, Strategy, Variant
+from bringup.serving.recipes.render import Parts, sizes
+from bringup.serving.recipes.schema import (
+    EngineRecipe,
+    Hardware,
+    Library,
+    Recipe,
+    Strategy,
+    StrategyOverride,
+    Variant,
+)
 
 UTILIZATION = 0.9
 """Share of a device's memory that vLLM takes by default (--gpu-memory-utilization)."""
@@ -51,6 +60,10 @@ def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
         raise InputError(f"{recipe.name} on {deployment.engine} does not run as {name}",
                          where=deployment.where("strategy"), expected=", ".join(allowed),
                          next=f"strategy: {nearest(name, allowed) or allowed[0]}")
+    if strategy.deploy_type == "pd_cluster":
+        raise InputError(f"{name} is rendered by recipe.render, but not run by bringup",
+                         where=deployment.where("strategy"),
+                         expected=", ".join(other for other in allowed if other != name))
     _gate_hardware(recipe, variant, hardware, engine, deployment)
     known = engine.features if engine else recipe.features
     features = deployment.features if deployment.features is not None else tuple(
@@ -164,7 +177,8 @@ def weights_per_device(choice: Choice, nodes: int) -> float | None:
     weights = choice.variant.weights_gb
     if weights is None or (choice.engine and choice.engine.vram_minimum_gb is not None):
         return None
-    world = choice.hardware.gpu_count * nodes
+    tp, pp, dp = parallel_sizes(choice, nodes)
+    world = tp * pp * dp
     share = choice.recipe.shape.expert_share
     if choice.strategy.parallel_flag == "--data-parallel-size" and share is not None:
         return weights * share / world + weights * (1 - share)
@@ -211,14 +225,10 @@ def check_sizes(choice: Choice, deployment: Deployment, nodes: int) -> None:
 
 def parallel_sizes(choice: Choice, nodes: int) -> tuple[int, int, int]:
     """Tensor, pipeline and data parallel size that the strategy makes of so many nodes."""
-    local = choice.variant.tp or choice.hardware.gpu_count
-    if choice.strategy.parallelism == "tp_pp":
-        return local, nodes, 1
-    if choice.strategy.parallelism == "tp_dp":
-        return local, 1, nodes
-    if choice.strategy.parallel_flag == "--data-parallel-size":
-        return 1, 1, local * nodes
-    return local * nodes, 1, 1
+    if choice.engine is not None:
+        return choice.hardware.gpu_count * nodes, 1, 1
+    override = choice.recipe.strategy_overrides.get(choice.strategy.name, StrategyOverride())
+    return sizes(Parts(choice.recipe, choice.variant, choice.strategy, override, choice.hardware, ()), nodes)
 
 
 def _nearest_split(choice: Choice, nodes: int) -> str | None:
@@ -258,7 +268,7 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     hardware, variant = choice.hardware, choice.variant
     tp, pp, dp = parallel_sizes(choice, nodes)
     device = hardware.vram_gb / hardware.gpu_count
-    world = hardware.gpu_count * nodes
+    world = tp * pp * dp
     out: dict[str, Any] = {
         "needed_gb": memory_needed(choice), "there_gb": hardware.vram_gb * nodes, "device_gb": round(device, 1),
         "tensor_parallel": tp, "pipeline_parallel": pp, "data_parallel": dp, "world_size": world,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -304,3 +305,28 @@ def test_a_key_never_stands_in_the_plan(tmp_path, site):
     assert sglang.api_key_variable is None
     assert any("argument only" in warning for warning in sglang.warnings)
     assert flag(sglang.replicas[0].head, "--api-key").words == ("--api-key", "$API_KEY")
+
+
+def test_a_folder_of_recipes_of_the_site(site):
+    shelf = Path(__file__).parents[1] / "recipes" / "upstream"
+    (site.folder / "shelf").symlink_to(shelf)
+    plan = site(1, 0, recipes="shelf", recipe="deepseek-ai/DeepSeek-V4-Flash", strategy="single_node_dep",
+                features="[reasoning]", engine_version="0.25.0")
+    # the recipe's own words make it four ranks, whatever the strategy would
+    assert plan.replicas[0].world_size == 4 and plan.replicas[0].head.ranks == (0, 1, 2, 3)
+    with pytest.raises(InputError, match="pd_cluster is rendered by recipe"):
+        site(recipes="shelf", recipe="zai-org/GLM-5.1", strategy="pd_cluster")
+
+
+def test_a_recipe_file_of_the_site(site):
+    source = Path(__file__).parents[1] / "recipes" / "upstream" / "models" / "zai-org" / "GLM-5.1.yaml"
+    (site.folder / "glm.yaml").write_text(source.read_text().replace("0.19.1", "0.20.0"))
+    plan = site(recipe="glm.yaml", engine_version="0.20.0")
+    assert "glm45" in plan.replicas[0].head.argv
+    with pytest.raises(InputError, match="there is no recipe file"):
+        site(recipe="none.yaml")
+
+
+def test_sizes_of_the_site_that_do_not_spread(site):
+    with pytest.raises(InputError, match="5 ranks cannot be spread evenly over 2 nodes"):
+        site(arguments="[--tensor-parallel-size, '5']")
