@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from bringup.environments.definition import load_environment
 from bringup.environments.indexes import package_settings
 from bringup.environments.planned import HostFacts, Planned, Prepared, all_pythons, plan_for, prepare
 from bringup.environments.uv import uv_blob, uv_version
+from bringup.environments.wheels import fetch_wheels
 from bringup.run.actions import Blob, Call, Fleet
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"names": {"type": "list", "aliases": ["name", "environments"]}}
@@ -43,11 +44,14 @@ class FoundEnvironment:
 def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """FleetAction of `build_environments`: build what is not there, side by side on all hosts, each proven.
 
+    Where a host reaches no package index (or `bringup_packages_from: controller` says so) the wheels are fetched here.
     A host's result has `environments`: name -> {digest, path, python, packages, changed, seconds, proven}.
     """
     work = _Work(fleet, args)
     results, plans = work.plan("build_environments")
-    ready = {host: planned for host, planned in plans.items() if planned}
+    apart = {host: planned for host, planned in plans.items()
+             if str(fleet.variables(host).get("bringup_packages_from")) == "controller" and not fleet.check}
+    ready = {host: planned for host, planned in plans.items() if host not in apart}
     for name in work.names:
         fleet.emit(Progress(name, f"looking on {plural(len(ready), 'host')}"))
 
@@ -58,12 +62,42 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
 
     done = fleet.call({host: work.call(host, "build", planned, timeout=_BUILD_SECONDS)
                        for host, planned in ready.items()}, on_line=told)
+    apart.update((host, plans[host]) for host, result in done.items()
+                 if result.bad and result.data.get("index_unreachable"))
+    if apart:
+        done.update(_from_here(work, apart, told))
     for host, result in done.items():
         results[host] = _described(result, plans[host], "build_environments", checked=fleet.check)
     for name in work.names:
         fleet.emit(Progress(name, "done", done=True))
         fleet.emit(StageSummary(name, _summary(name, results, checked=fleet.check)))
     return results
+
+
+def _from_here(work: _Work, plans: Mapping[str, Sequence[Planned]], told: Callable[[str, str], None]
+               ) -> dict[str, Result]:
+    """Build on hosts that reach no package index: the wheels are fetched here and sent, those a host has are not."""
+    fleet = work.fleet
+    cache = fleet.project.state / "cache"
+    calls: dict[str, Call] = {}
+    failed: dict[str, Result] = {}
+    for host, planned in plans.items():
+        blobs: list[Blob] = []
+        items = []
+        try:
+            for one in planned:
+                fleet.emit(Progress(one.name, "no index from there: the wheels come from here", host=host))
+                lock = work.prepared[one.name].locks[one.platform.name]
+                wheels = fetch_wheels(lock, one.python, one.platform, cache, package_settings())
+                blobs += wheels.values()
+                items.append(replace(one, item={**one.item, "wheels": {n: b.digest for n, b in wheels.items()}}))
+        except BringupError as error:
+            failed[host] = Result(host, "build_environments", Status.FAILED, message=error.what, found=error.found,
+                                  output=error.details, next=error.next, module="build_environments")
+            continue
+        call = work.call(host, "build", items, timeout=_BUILD_SECONDS)
+        calls[host] = replace(call, blobs=(*call.blobs, *blobs))
+    return {**failed, **fleet.call(calls, on_line=told)}
 
 
 def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:

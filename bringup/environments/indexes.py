@@ -22,7 +22,8 @@ PASSED = (
 
 
 def package_settings(given: Any = None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What uv on a host gets: the controller's variables, pip's read as uv's, the inventory's `bringup_packages` last.
+    """What uv on a host gets: the controller's variables, pip's read as uv's, the inventory's `bringup_packages` last
+    (an empty value takes a variable out).
 
     Without an index in the environment or in uv's own configuration pip's `index-url` and `cert` count: a site that
     set only pip up has one index, not two. Passwords in addresses are learnt by the scrubber.
@@ -48,6 +49,8 @@ def package_settings(given: Any = None, environ: Mapping[str, str] | None = None
             if name not in PASSED:
                 raise InputError(f"bringup_packages holds `{name}`", expected=", ".join(PASSED[:16]))
             out[str(name)] = str(value)
+            if value in ("", None):
+                del out[str(name)]
     for value in out.values():
         for password in re.findall(r"//[^/@\s:]*:([^/@\s]+)@", value):
             SCRUBBER.add(password)

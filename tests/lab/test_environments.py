@@ -280,6 +280,21 @@ def test_uv_is_sent_where_the_host_has_none(site: Site, monkeypatch: pytest.Monk
     assert max(path.stat().st_size for path in (site.base / "hosts" / "a.blobs").iterdir()) < 1 << 20
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_host_without_an_index_gets_the_wheels_from_here(site: Site, told: bool) -> None:
+    site.environment("one", "alpha>=1\n")
+    nowhere = {"UV_FIND_LINKS": "", "UV_OFFLINE": "", "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple"}
+    variables = {"bringup_packages_from": "controller"} if told else {}
+    fleet = site.fleet("one", bringup_packages=nowhere, **variables)
+    assert built(fleet)["changed"]
+    assert {path.name for path in (site.base / "hosts" / "a" / "cache" / "wheels").iterdir()} == {
+        "alpha-1.0-py3-none-any.whl", "beta-1.5-py3-none-any.whl"}
+    shutil.rmtree(site.cache)
+    shutil.rmtree(site.base / "hosts" / "a" / "envs")
+    shutil.rmtree(site.wheels)  # what was fetched once is kept here and there
+    assert built(fleet)["changed"]
+
+
 def test_no_interpreter_and_wrong_interpreter_are_told(site: Site) -> None:
     site.environment("one", "alpha>=1\n")
     named = build_environments(site.fleet("one", bringup_environment_python="/nonexistent/python"), {})["a"]

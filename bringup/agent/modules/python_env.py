@@ -120,4 +120,6 @@ def _files(task, items):
             for digest in (item["lock"], (item.get("overlay") or {}).get("digest")):
                 if digest and digest not in files:
                     files[digest] = task.blob(digest)
+            for name, digest in sorted((item.get("wheels") or {}).items()):
+                python_env_build.keep_wheel(task, name, digest)
     return files

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from bringup.agent.task import Failure
 LOCK = "bringup-lock.txt"
 _TRAMPOLINE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
 _INDEX = ("UV_", "PIP_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE")
+_NO_WAY = ("dns error", "client error (connect", "timed out", "connection refused", "network is unreachable",
+           "no route to host", "tunnel", "request failed")
 
 
 def folder(root, digest):
@@ -122,13 +125,67 @@ def _stage(task, item, uv, staged, target):
 
 
 def _install(task, item, uv, python, lock, env):
+    """Install the lock: from the wheels that were sent, else from the cache alone, else from the index."""
+    if item.get("wheels"):
+        extra = ["--no-index", "--offline", "--find-links", wheel_folder(task.root)]
+        return _sync(task, item, uv, python, lock, env, extra)
+    try:
+        return _sync(task, item, uv, python, lock, env, ["--offline"])
+    except Failure:
+        _reach(item, uv, python, env)
+    return _sync(task, item, uv, python, lock, env, [])
+
+
+def _reach(item, uv, python, env):
+    """Ask the index for one package, without patience. Raises Failure with `index_unreachable` when none answers."""
+    if not item["packages"] or env.get("UV_OFFLINE"):
+        return
+    name = sorted(item["packages"])[0]
+    argv = [uv, "pip", "install", "--dry-run", "--no-deps", "--no-config", "--reinstall", "--refresh", "--quiet",
+            "--python", python, "%s==%s" % (name, item["packages"][name])]
+    quick = dict(env, UV_HTTP_RETRIES="0", UV_HTTP_CONNECT_TIMEOUT="5", UV_HTTP_TIMEOUT="20")
+    done = python_env_check.run(argv, quick, 60)
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    low = done.stderr.lower()
+    if done.timed_out or (done.rc != 0 and any(words in low for words in _NO_WAY)):
+        raise Failure("this host reaches no package index", found=_first(said), output=said[-8:],
+                      next=_advice(done.stderr), index_unreachable=True)
+
+
+def wheel_folder(root):
+    return os.path.join(root, "cache", "wheels")
+
+
+def keep_wheel(task, name, digest):
+    """A wheel that was sent, kept under cache/wheels; fetched from the controller only when it is not there."""
+    path = os.path.join(wheel_folder(task.root), os.path.basename(name))
+    if _sha256(path) != digest:
+        _make(wheel_folder(task.root))
+        staged = "%s.%d" % (path, os.getpid())
+        shutil.copyfile(task.blob(digest), staged)
+        os.rename(staged, path)
+    return path
+
+
+def _sha256(path):
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256()
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                digest.update(piece)
+            return digest.hexdigest()
+    except OSError:
+        return None
+
+
+def _sync(task, item, uv, python, lock, env, extra):
     argv = [uv, "pip", "sync", "--python", python, "--require-hashes", "--no-config", "--link-mode", "hardlink",
             "--index-strategy", "unsafe-best-match", "--no-progress", "--color", "never"]
     if item.get("sources"):
         for name in item["sources"]:
             argv += ["--no-binary", name]
     argv += ["--no-build"] if not item.get("sources") else []
-    done = _uv(item, argv + [lock], env)
+    done = _uv(item, argv + extra + [lock], env)
     for line in done.stderr.splitlines():
         if re.match(r"(Resolved|Prepared|Installed) ", line):
             task.line("%s: %s" % (item["name"], line[0].lower() + line[1:]))
@@ -182,8 +239,7 @@ def _uv(item, argv, env):
     if done.rc != 0:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         what = "uv %s" % " ".join(argv[1:3] if argv[1] == "pip" else argv[1:2])
-        raise Failure("%s failed" % what, rc=done.rc, stdout=done.stdout, stderr=done.stderr,
-                      found=_first(said), output=said[-12:], next=_advice(done.stderr))
+        raise Failure("%s failed" % what, rc=done.rc, found=_first(said), output=said[-12:], next=_advice(done.stderr))
     return done
 
 
