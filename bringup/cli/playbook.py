@@ -62,6 +62,6 @@ def _listing(reading: Reading, options: Options) -> list[str]:
                 tags = ", ".join(sorted(task.keywords.tags))
                 lines.append(f"    {task.shown_name}" + (f"  [{tags}]" if tags else ""))
         if options.list_tags:
-            tags = sorted({tag for task in play.tasks() for tag in task.keywords.tags})
-            lines.append(f"  tags  {', '.join(tags) if tags else 'none'}")
+            every = sorted({tag for task in play.tasks() for tag in task.keywords.tags})
+            lines.append(f"  tags  {', '.join(every) if every else 'none'}")
     return lines

@@ -57,7 +57,8 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    options = {key: item for key, item in options.items() if key not in ("vault_to_text", "preprocess_unsafe", "profile")}
+    for name in ("vault_to_text", "preprocess_unsafe", "profile"):
+        options.pop(name, None)
     return json.dumps(plain(value), default=str, **options)
 
 
@@ -249,7 +250,7 @@ def extract(key: Any, container: Any, morekeys: Any = None) -> Any:
 
 def subelements(value: Any, path: Any, skip_missing: bool = False) -> list[Any]:
     parts = path.split(".") if isinstance(path, str) else list(path)
-    out = []
+    out: list[Any] = []
     for element in list(value.values()) if isinstance(value, Mapping) else value:
         found = element
         for part in parts:
@@ -315,7 +316,7 @@ def human_to_bytes(value: Any, default_unit: str | None = None, isbits: bool = F
     powers = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60, "Z": 70, "Y": 80}
     if unit[0] not in powers:
         raise FilterError(f"human_to_bytes: the unit {unit!r} is not known")
-    return round(float(match.group(1)) * 2 ** powers[unit[0]])
+    return round(float(match.group(1)) * float(1 << powers[unit[0]]))
 
 
 def strftime(pattern: str, second: Any = None, utc: bool = False) -> str:

@@ -70,9 +70,9 @@ class _Generator(NativeCodeGenerator):
         return repr("".join(str(part) for part in parts))
 
 
-def concat(parts: Iterable[Any]) -> Any:
+def concat(values: Iterable[Any]) -> Any:
     """One node keeps its type; several are joined as text; none is the empty text."""
-    out = list(parts)
+    out = list(values)
     if len(out) == 1:
         return out[0]
     return "".join(str(part) for part in out)

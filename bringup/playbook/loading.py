@@ -10,11 +10,11 @@ from typing import Any
 from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
-from bringup.base.yaml import YamlMap, key_origin, origin_of, value_origin
+from bringup.base.yaml import YamlMap, origin_of, value_origin
 from bringup.playbook import keywords as words
 from bringup.playbook.includes import begin_include, open_include
 from bringup.playbook.lookups import find_file
-from bringup.playbook.model import Block, Keywords, Module, Node, Play, Playbook, Role, Task, under, walk
+from bringup.playbook.model import Keywords, Module, Node, Play, Playbook, Role, Task, under, walk
 from bringup.playbook.reading import Place, Reading, keywords, listed, mapping, shown_path
 from bringup.playbook.roles import allows_duplicates, read_entry
 from bringup.playbook.selection import Selection

@@ -116,7 +116,7 @@ def _dict(scope: Any, terms: list[Any], options: Mapping[str, Any]) -> list[Any]
 def _sequence(scope: Any, terms: list[Any], options: Mapping[str, Any]) -> list[Any]:
     given: dict[str, Any] = dict(options)
     for term in terms:
-        given.update(part.split("=", 1) for part in str(term).split() if "=" in part)
+        given.update(part.partition("=")[::2] for part in str(term).split() if "=" in part)
     start, stride = int(given.get("start", 1)), int(given.get("stride", 1))
     end = start + (int(given["count"]) - 1) * stride if "count" in given else int(given.get("end", start))
     form = str(given.get("format", "%d"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 from bringup.base.origin import Origin
 
@@ -146,7 +146,7 @@ class Block:
         return bool(self.has_rescue or self.always)
 
 
-Node = Union[Task, Block]
+Node = Task | Block
 
 
 @dataclass(eq=False)

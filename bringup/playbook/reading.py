@@ -32,7 +32,7 @@ class Place:
 
     play: Play
     folder: Path
-    keywords: Keywords = Keywords()
+    keywords: Keywords = field(default_factory=Keywords)
     role: Role | None = None
     handler: bool = False
     files: tuple[Path, ...] = ()
@@ -202,7 +202,15 @@ def keywords(reading: Reading, raw: YamlMap, known: frozenset[str], what: str) -
         delegate_to=raw.get("delegate_to"),
         notify=notify_of(reading, raw),
         module_defaults=_module_defaults(reading, raw),
-        **{name: raw.get(name) for name in _BOOLEANS},
+        any_errors_fatal=raw.get("any_errors_fatal"),
+        become=raw.get("become"),
+        check_mode=raw.get("check_mode"),
+        diff=raw.get("diff"),
+        ignore_errors=raw.get("ignore_errors"),
+        ignore_unreachable=raw.get("ignore_unreachable"),
+        no_log=raw.get("no_log"),
+        run_once=raw.get("run_once"),
+        delegate_facts=raw.get("delegate_facts"),
     )
 
 

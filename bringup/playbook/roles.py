@@ -128,7 +128,8 @@ def _variables(reading: Reading, path: Path, folder: str, name: str) -> Mapping[
         if raw is None:
             continue
         if not isinstance(raw, YamlMap):
-            reading.problem(InputError("a file of variables must be a mapping", where=origin_of(raw) or shown_path(one)))
+            reading.problem(InputError("a file of variables must be a mapping",
+                                       where=origin_of(raw) or shown_path(one)))
             continue
         holder = YamlMap(raw.origin)
         holder["vars"] = raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bringup.base.errors import InputError
@@ -158,18 +159,18 @@ def _old_style(reading: Reading, raw: YamlMap, key: str) -> tuple[str | None, An
     where = key_origin(raw, key) or raw.origin
     value = raw[key]
     if isinstance(value, dict):
-        rest = YamlMap(where)
+        rest: Any = YamlMap(where)
         rest.update({name: item for name, item in value.items() if name != "module"})
         if isinstance(value, YamlMap):
             rest.key_origins, rest.value_origins = value.key_origins, value.value_origins
-        name, arguments = str(value.get("module", "")), rest
+        name, given = str(value.get("module", "")), rest
     else:
         name, _, text = str(value).strip().partition(" ")
-        arguments = YamlText(text, where) if text else None
+        given = YamlText(text, where) if text else None
     if short_name(name) not in INCLUDES and not resolve(reading, name):
         reading.problem(_unknown(reading, name, where, False))
         return None, None, where
-    return _named(reading, name), arguments, where
+    return _named(reading, name), given, where
 
 
 def resolve(reading: Reading, name: str) -> Module | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2.runtime import Undefined
@@ -244,8 +244,8 @@ class Engine:
         except BringupError:
             raise
         except Exception as error:
-            raise TemplateFailure(f"cannot be rendered: {error}", where=Origin(str(path), _template_line(error, template))
-                                  ) from error
+            where = Origin(str(path), _template_line(error, template))
+            raise TemplateFailure(f"cannot be rendered: {error}", where=where) from error
 
     def _overlay(self, search: Sequence[Path], options: Mapping[str, Any]) -> Environment:
         key = (tuple(search), tuple(sorted(options.items())))
@@ -302,13 +302,14 @@ class Engine:
             raise TemplateFailure(f"cannot be rendered: {error}", where=origin_of(text),
                                   found=text.strip()[:200]) from error
 
-    def _undefined(self, value: Undefined, raw: Any, scope: Scope | None) -> None:
+    def _undefined(self, value: Undefined, raw: Any, scope: Scope | None) -> NoReturn:
         try:
             value._fail_with_undefined_error()
         except jinja2.UndefinedError as error:
             self._undefined_error(error, origin_of(raw), scope)
+        raise AssertionError("an undefined value did not fail")
 
-    def _undefined_error(self, error: jinja2.UndefinedError, where: Origin | None, scope: Scope | None) -> None:
+    def _undefined_error(self, error: jinja2.UndefinedError, where: Origin | None, scope: Scope | None) -> NoReturn:
         message = error.args[0] if error.args and isinstance(error.args[0], MissingText) else error.message
         if not isinstance(message, MissingText):
             raise UndefinedFailure(str(message), where=where) from None

@@ -56,7 +56,7 @@ def _loose(text: str) -> list[tuple[int, int | str]]:
 
 def version(value: Any, other: Any, operator: str = "eq", strict: bool | None = None,
             version_type: str | None = None) -> bool:
-    """Compares versions part by part, numbers as numbers. `version_type` semver and pep440 treat a pre-release first."""
+    """Compares versions part by part, numbers as numbers; semver and pep440 put a pre-release first."""
     if operator not in _OPERATORS:
         raise FilterError(f"version: the operator {operator!r} is not known")
     if version_type not in (None, "loose", "strict", "semver", "semantic", "pep440"):
@@ -73,8 +73,8 @@ def version(value: Any, other: Any, operator: str = "eq", strict: bool | None = 
         if version_type in ("semver", "semantic"):
             first, second = _semantic(str(value)), _semantic(str(other))
     order = (first > second) - (first < second)
-    return {"eq": order == 0, "ne": order != 0, "lt": order < 0, "le": order <= 0, "gt": order > 0,
-            "ge": order >= 0}[_OPERATORS[operator]]
+    return bool({"eq": order == 0, "ne": order != 0, "lt": order < 0, "le": order <= 0, "gt": order > 0,
+                 "ge": order >= 0}[_OPERATORS[operator]])
 
 
 def _semantic(text: str) -> tuple[Any, ...]:

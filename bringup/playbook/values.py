@@ -62,7 +62,7 @@ class LazyDict(dict[Any, Any]):
         return dict.__iter__(self)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self._render(dict.__getitem__(self, key)) if key in self else default
 
     def values(self) -> Any:
         return [self[key] for key in self]
@@ -85,7 +85,7 @@ class LazyDict(dict[Any, Any]):
     def __repr__(self) -> str:
         return repr(self.copy())
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class LazyList(list[Any]):
@@ -106,7 +106,7 @@ class LazyList(list[Any]):
         return iter(self.plain())
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(self.plain())
+        return iter(self.plain()[::-1])
 
     def __contains__(self, value: object) -> bool:
         return value in self.plain()
@@ -141,4 +141,4 @@ class LazyList(list[Any]):
     def __repr__(self) -> str:
         return repr(self.plain())
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None

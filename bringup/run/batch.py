@@ -12,6 +12,7 @@ from bringup.run.waiting import Meeting
 if TYPE_CHECKING:
     from bringup.run.engine import Engine
     from bringup.run.flow import Flow
+    from bringup.run.joint import Joint
 
 
 class Batch:
@@ -48,7 +49,7 @@ class Batch:
             found = self._visits[order] = Visit(task, order)
         return found
 
-    def arrive(self, flow: Flow, visit: Visit) -> Meeting:
+    def arrive(self, flow: Joint, visit: Visit) -> Meeting:
         """A host is at a meeting. One that was released before lets late comers through."""
         meeting = self._meetings.get(visit.order)
         if meeting is None:
@@ -115,7 +116,7 @@ def _mentions(value: Any) -> bool:
 
 
 def batches(hosts: Sequence[str], serial: Any) -> list[list[str]]:
-    """The hosts of a play cut by `serial`: numbers or percentages, the last one repeated. Everything at once for none."""
+    """The hosts of a play cut by `serial`: numbers or percentages, the last one repeated; all at once for none."""
     sizes = serial if isinstance(serial, list) else [serial]
     sizes = [size for size in sizes if size not in (None, "", 0, "0")]
     if not sizes:

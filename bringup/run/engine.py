@@ -5,28 +5,27 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.base.errors import BringupError, ExitStatus, UnreachableError
-from bringup.base.events import Event, Line, Note, TaskEnded, TaskStarted
-from bringup.base.results import Status
+from bringup.base.events import Event, Line, Note, TaskStarted
 from bringup.connection import messages
 from bringup.connection.messages import Request
 from bringup.playbook.model import Task
 from bringup.playbook.templating import Engine as Templates
-from bringup.playbook.templating import Layer, Pending, Scope
 from bringup.run.actions import Call
 from bringup.run.batch import Batch
 from bringup.run.hosts import CLOSED, CONNECTING, IDLE, LOST, UNREACHABLE, UP, HostState, Link, Step, Unit
-from bringup.run.outcome import combined, raw_error, result_of
 from bringup.run.prepare import Settings, digest_of
+from bringup.run.taking import Taker
 from bringup.run.variables import Variables, put_pending
 from bringup.run.waiting import Meeting
 
 if TYPE_CHECKING:
-    from bringup.run.flow import Flow, Frame
+    from bringup.run.flow import Flow
+    from bringup.run.joint import Frame, Joint
     from bringup.run.locking import LockKeeper
 
 Linker = Callable[[str], Link]
@@ -50,15 +49,17 @@ class Engine:
         self.flows: dict[str, Flow] = {}
         self.batch: Batch | None = None
         self.background: list[Iterator[Any]] = []
-        self.fleet_runner: Callable[[Flow, Task, Frame, Meeting], dict[str, dict[str, Any]]] | None = None
+        self.fleet_runner: Callable[[Joint, Task, Frame, Meeting], dict[str, dict[str, Any]]] | None = None
         self.recover: Callable[[HostState, messages.Lost], bool] = lambda host, message: False
         self.later_names: frozenset[str] | None = frozenset()
         self._requests: dict[int, tuple[HostState, Unit | None, Step, HostState]] = {}
         self._listeners: dict[int, Callable[[str], None]] = {}
         self._ids = 0
         self._segments = 0
-        self._units: dict[tuple[str, int], Unit] = {}
+        self.units: dict[tuple[str, int], Unit] = {}
         self.statuses: set[ExitStatus] = set()
+        self.taker = Taker(self)
+        self.stopped = False
 
     # telling
 
@@ -106,7 +107,7 @@ class Engine:
 
     # sending
 
-    def send_unit(self, flow: Flow, unit: Unit, calls: Sequence[Call | None], link: HostState) -> None:
+    def send_unit(self, flow: Joint, unit: Unit, calls: Sequence[Call | None], link: HostState) -> None:
         """Put a task in its place behind those sent before, and its calls on their way."""
         host = flow.host
         for step, call in zip(unit.steps, calls, strict=True):
@@ -123,7 +124,7 @@ class Engine:
         host.flight.append(unit)
         self.settle(host)
 
-    def send_step(self, flow: Flow | None, unit: Unit | None, step: Step, call: Call, link: HostState, *,
+    def send_step(self, flow: Joint | None, unit: Unit | None, step: Step, call: Call, link: HostState, *,
                   ignore_errors: bool, segment: int | None = None) -> int:
         """Queue one call for a host's session; it goes out with `flush`."""
         owner = flow.host if flow else link
@@ -149,225 +150,27 @@ class Engine:
             self.flush(link)
         return request.id
 
+    def withdraw(self, numbers: set[int]) -> None:
+        """Forget requests that never went out."""
+        for number in numbers:
+            self._requests.pop(number)[2].dropped = True
+
     def flush(self, host: HostState) -> None:
         """Hand what is queued for a host to its session."""
         if host.outbox and host.link is not None:
             requests, host.outbox = host.outbox, []
             host.link.submit(requests)
 
-    # taking results, in order
+    # taking results is the taker's
 
     def settle(self, host: HostState) -> None:
         """Take what has ended from the front of a host's flight."""
-        while host.flight:
-            unit = host.flight[0]
-            if host.failing or host.gone:
-                if not self._drop_rest(host, unit):
-                    break
-                continue
-            self._show_items(host, unit)
-            if not unit.complete:
-                break
-            if any(step.dropped for step in unit.steps):
-                if unit.loop and any(step.raw is not None and step.raw.get("failed") for step in unit.steps):
-                    self._send_again(host, unit)
-                    break
-                host.flight.popleft()
-                self._withdraw(host, unit)
-                continue
-            host.flight.popleft()
-            self._conclude(host, unit)
-
-    def _drop_rest(self, host: HostState, unit: Unit) -> bool:
-        """Behind a failure: a unit goes when nothing of it is under way any more."""
-        waiting = {request.id for request in host.outbox}
-        host.outbox = [request for request in host.outbox if request.id not in waiting]
-        for number in waiting:
-            self._requests.pop(number)[2].dropped = True
-        for step in unit.steps:
-            if step.request is None and not step.answered:
-                step.dropped = True
-        unit.hold = False
-        if not unit.complete:
-            return False
-        host.flight.popleft()
-        self._withdraw(host, unit)
-        return True
-
-    def _withdraw(self, host: HostState, unit: Unit) -> None:
-        name = unit.task.register
-        value = host.values.get(name) if name else None
-        if name and isinstance(value, Pending):
-            if isinstance(value.previous, Mapping):
-                host.values[name] = value.previous
-            else:
-                del host.values[name]
-        if unit.task.action == "setup":
-            host.facts.gathering -= 1
-
-    def _send_again(self, host: HostState, unit: Unit) -> None:
-        """A failed item of a loop does not keep the others from being tried: those dropped behind it go out again."""
-        segment = self.next_segment()
-        for step in unit.steps:
-            if step.dropped and step.call is not None:
-                step.dropped = False
-                flow = self.flows[host.name]
-                self.send_step(flow, unit, step, step.call, self.state(step.link_host), ignore_errors=True,
-                               segment=segment)
-        self.flush(host)
-
-    def _show_items(self, host: HostState, unit: Unit) -> None:
-        if not unit.loop:
-            return
-        for step in unit.steps:
-            if not step.answered or step.dropped or (unit.hold and step is unit.steps[-1]):
-                break
-            if step.shown:
-                continue
-            step.shown = True
-            self.judge(self.flows[host.name], unit, step)
-            self.tell_start(unit)
-            raw = step.raw or {}
-            self.emit(TaskEnded(result_of(host.name, unit, raw, step=step, item=step.label, seconds=step.seconds)))
-
-    def judging_scope(self, flow: Flow, unit: Unit, step: Step) -> Scope:
-        """What `changed_when`, `failed_when` and `until` see: the task's variables and its own result."""
-        scope = step.scope or self.variables.scope(flow.host, flow.batch.play, unit.task)
-        own = {unit.task.register: step.raw} if unit.task.register else {}
-        facts = (step.raw or {}).get("ansible_facts")
-        own.update(facts if isinstance(facts, dict) else {})
-        return Scope(self.templates, (Layer(own, trusted=False), *scope.layers), search=scope.search, settled=True)
-
-    def judge(self, flow: Flow, unit: Unit, step: Step) -> None:
-        """Complete a raw result as Ansible does, then let `changed_when` and `failed_when` speak."""
-        raw = step.raw
-        if raw is None or step.judged:
-            return
-        step.judged = True
-        if "failed" not in raw:
-            raw["failed"] = raw.get("rc") not in (None, 0, "0")
-        raw.setdefault("changed", False)
-        for key in ("stdout", "stderr"):
-            if isinstance(raw.get(key), str) and f"{key}_lines" not in raw:
-                raw[f"{key}_lines"] = raw[key].splitlines()
-        if raw.get("skipped") or step.error is not None:
-            return
-        task = unit.task
-        if not task.changed_when and not task.failed_when:
-            return
-        scope = self.judging_scope(flow, unit, step)
-        try:
-            if task.changed_when:
-                raw["changed"] = all(self.templates.condition(text, scope) for text in task.changed_when)
-            if task.failed_when:
-                failed = all(self.templates.condition(text, scope) for text in task.failed_when)
-                raw["failed"] = raw["failed_when_result"] = failed
-        except BringupError as error:
-            raw.update(raw_error(error))
-            step.error = error
-
-    def _conclude(self, host: HostState, unit: Unit) -> None:
-        flow = self.flows[host.name]
-        unit.concluded = True
-        for step in unit.steps:
-            self.judge(flow, unit, step)
-        first = unit.steps[0] if unit.steps else Step()
-        lost = next((step for step in unit.steps if step.lost is not None), None)
-        if unit.loop:
-            raws = []
-            for step in unit.steps:
-                raws.append({**(step.raw or {}), **step.names})
-            raw = combined(unit, raws)
-            if any(step.raw and step.raw.get("failed") for step in unit.steps):
-                first = next(step for step in unit.steps if step.raw and step.raw.get("failed"))
-        else:
-            raw = first.raw or {}
-        if lost is not None:
-            raw = {"changed": False, "unreachable": True, "msg": lost.lost.what if lost.lost else ""}
-        unit.raw = raw
-        self._take_effects(host, flow, unit)
-        seconds = sum(step.seconds for step in unit.steps)
-        shown = raw if lost is None else {}
-        unit.result = result_of(host.name, unit, shown, step=lost or (first if not unit.loop else _only_error(first)),
-                                seconds=seconds)
-        self._units[host.name, id(unit.task)] = unit
-        self.tell_start(unit)
-        self.emit(TaskEnded(unit.result))
-        self._count(host, unit)
-        self._fail(host, flow, unit)
-
-    def _take_effects(self, host: HostState, flow: Flow, unit: Unit) -> None:
-        """Registered result, facts, notified handlers."""
-        raw = unit.raw or {}
-        task = unit.task
-        if task.register:
-            host.values[task.register] = raw
-        if task.action == "setup":
-            host.facts.gathering -= 1
-        for step in unit.steps:
-            facts = (step.raw or {}).get("ansible_facts")
-            if isinstance(facts, Mapping) and not (step.raw or {}).get("failed"):
-                target = host
-                if task.keywords.delegate_facts is True and unit.delegate:
-                    target = self.state(unit.delegate)
-                self.take_facts(target, task, facts)
-        if task.keywords.notify and raw.get("changed") and not raw.get("failed"):
-            try:
-                flow.notify(unit)
-            except BringupError as error:
-                raw.update(raw_error(error))
-                unit.steps[0].error = error
-
-    def take_facts(self, host: HostState, task: Task, facts: Mapping[str, Any]) -> None:
-        """Facts that a task brought: those of set_fact go above play variables, the others are facts."""
-        if task.action == "set_fact":
-            host.values.update(facts)
-        else:
-            host.facts.update(facts)
-
-    def _count(self, host: HostState, unit: Unit) -> None:
-        result = unit.result
-        assert result is not None
-        recap = host.recap
-        if result.status in (Status.UNREACHABLE, Status.LOST):
-            if result.ignored:
-                recap["skipped"] += 1
-                recap["ignored"] += 1
-            else:
-                recap["unreachable"] += 1
-        elif result.status is Status.SKIPPED:
-            recap["skipped"] += 1
-        elif result.status is Status.FAILED and not result.ignored:
-            recap["failed"] += 0 if result.rescued else 1
-        elif unit.task.include is not None and unit.task.include.what != "vars":
-            recap["ok"] += sum(1 for step in unit.steps if step.raw and not step.raw.get("skipped"))
-        else:
-            recap["ok"] += 1
-            recap["ignored"] += 1 if result.ignored else 0
-            recap["changed"] += 1 if (unit.raw or {}).get("changed") else 0
-
-    def _fail(self, host: HostState, flow: Flow, unit: Unit) -> None:
-        result = unit.result
-        assert result is not None
-        if result.status in (Status.UNREACHABLE, Status.LOST):
-            if not result.ignored:
-                host.gone = True
-                self.statuses.add(ExitStatus.UNREACHABLE)
-                flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=False)
-        elif result.status is Status.FAILED and not result.ignored:
-            host.failing = True
-            host.failure = unit
-            if not result.rescued:
-                self.statuses.add(ExitStatus(int((unit.raw or {}).get("exit_status", ExitStatus.STEP))))
-            flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=result.rescued)
-
-    def _fatal(self, flow: Flow, unit: Unit) -> bool:
-        own = unit.task.keywords.any_errors_fatal
-        return flow.batch.any_errors_fatal if own is None else bool(own)
+        if not self.stopped:
+            self.taker.settle(host)
 
     def last_unit(self, host: HostState, task: Task) -> Unit | None:
         """The unit of a task that ended last on a host."""
-        return self._units.get((host.name, id(task)))
+        return self.units.get((host.name, id(task)))
 
     def lock_error_of(self, name: str) -> BringupError | None:
         return self.state(name).lock_error
@@ -527,7 +330,7 @@ class Engine:
             self.receive(min(left, 1.0) if left is not None else 1.0)
         return True
 
-    def fleet(self, flow: Flow, task: Task, frame: Frame, meeting: Meeting) -> dict[str, dict[str, Any]]:
+    def fleet(self, flow: Joint, task: Task, frame: Frame, meeting: Meeting) -> dict[str, dict[str, Any]]:
         """Run a fleet action for the hosts of a meeting; raw results by host."""
         assert self.fleet_runner is not None
         return self.fleet_runner(flow, task, frame, meeting)
@@ -546,10 +349,3 @@ def _over(wait: Any) -> bool:
 
 def _meets(flow: Flow) -> bool:
     return flow.wait is not None and flow.wait.meeting is not None
-
-
-def _only_error(step: Step) -> Step:
-    """Of a failed item, what the result of the whole loop says: the error, not the output."""
-    return Step(raw=step.raw, error=step.error)
-
-

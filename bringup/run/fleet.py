@@ -196,7 +196,7 @@ def runner(run: Engine, about: About, templates: Templates) -> Callable[..., dic
             fleet = RunFleet(run, about, flow.batch.play, task, hosts, check=check, diff=diff)
             results = module.fleet_action(fleet, args)
         except BringupError as error:
-            return dict.fromkeys(hosts, {**raw_error(error), "exit_status": int(error.status)})
+            return {host: {**raw_error(error), "exit_status": int(error.status)} for host in hosts}
         return {host: _raw(results.get(host)) for host in hosts}
 
     return act

@@ -6,19 +6,20 @@ Blocks, rescue, handlers, retries and meeting points live here; what is sent and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bringup.base.errors import BringupError
 from bringup.playbook.jinja import StillToCome
 from bringup.playbook.model import Block, Node, Task, walk
-from bringup.playbook.templating import Layer, TemplateFailure
+from bringup.playbook.templating import TemplateFailure
 from bringup.playbook.values import looks_templated
 from bringup.run.actions import Call, ModuleSpec
 from bringup.run.hosts import HostState, Step, Unit, Visit
+from bringup.run.joint import Frame, Joint
 from bringup.run.outcome import raw_error
-from bringup.run.prepare import Prepared, flag, name_of, prepare, skip_of
+from bringup.run.prepare import Prepared, flag, name_of, prepare
 from bringup.run.waiting import EndHost, HostDown, HostFailed, Meeting, Steps, Wait
 
 if TYPE_CHECKING:
@@ -31,16 +32,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _EFFECTS_HERE = frozenset({"set_fact", "include_vars", "fetch"})
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What surrounds a task beyond what it says itself: variables of include loops, the rescue around it."""
-
-    layers: tuple[Layer, ...] = ()
-    rescuable: bool = False
-    handler: bool = False
-
-
-class Flow:
+class Flow(Joint):
     """One host in one batch of a play. `steps` is the running coroutine."""
 
     def __init__(self, run: RunEngine, batch: Batch, host: HostState) -> None:
@@ -316,7 +308,7 @@ class Flow:
                 del unit.steps[index + 1:]
                 break
             if loop is not None and loop.break_when and step.scope is not None and step.raw is not None:
-                inner = self.run.judging_scope(self, unit, step)
+                inner = self.run.taker.judging_scope(self, unit, step)
                 if all(self.run.templates.condition(text, inner) for text in loop.break_when):
                     del unit.steps[index + 1:]
                     break
@@ -336,7 +328,7 @@ class Flow:
             if prepared.retries is None:
                 return
             step.raw["attempts"] = attempt
-            self.run.judge(self, unit, step)
+            self.run.taker.judge(self, unit, step)
             if self._good(unit, step):
                 return
             if attempt < total:
@@ -348,159 +340,13 @@ class Flow:
         assert step.raw is not None
         if not unit.task.until:
             return not step.raw.get("failed")
-        scope = self.run.judging_scope(self, unit, step)
+        scope = self.run.taker.judging_scope(self, unit, step)
         try:
             return all(self.run.templates.condition(text, scope) for text in unit.task.until)
         except BringupError as error:
             step.raw.update(raw_error(error))
             step.error = error
             return True
-
-    # where hosts meet
-
-    def meet(self, visit: Visit) -> Steps:
-        """Wait until every other host is at this task, at a later one, or out."""
-        yield from self.drain()
-        meeting = self.batch.arrive(self, visit)
-        if not meeting.released:
-            yield Wait(lambda: meeting.released, meeting=meeting)
-        self._check_abort()
-        return meeting
-
-    def _check_abort(self) -> None:
-        """Raises HostFailed when another host's failure takes all of them along."""
-        if self.host.name in self.batch.struck:
-            self.batch.struck.discard(self.host.name)
-            raise HostFailed(None)
-
-    def _once(self, task: Task, frame: Frame, visit: Visit) -> Steps:
-        """run_once: the first host that comes here runs it, the others take its result."""
-        meeting = self.meeting or (yield from self.meet(visit))
-        self.meeting = meeting
-        if self.batch.first(meeting) == self.host.name:
-            try:
-                yield from self._own(task, frame, visit)
-                yield from self.drain()
-            except (HostFailed, HostDown) as error:
-                meeting.error = error
-                raise
-            finally:
-                meeting.unit = self.run.last_unit(self.host, task)
-                meeting.done = True
-            return
-        yield Wait(lambda: meeting.done)
-        unit = meeting.unit
-        if unit is not None and unit.raw is not None:
-            if task.register:
-                self.host.values[task.register] = unit.raw
-            facts = unit.raw.get("ansible_facts")
-            if isinstance(facts, Mapping):
-                self.run.take_facts(self.host, task, facts)
-        if meeting.error is not None and not (unit is not None and unit.ignore_errors):
-            raise HostFailed(unit)
-
-    def _together(self, task: Task, frame: Frame, visit: Visit) -> Steps:
-        """A module that takes all hosts at once: the first host runs it when all are there."""
-        skipped = yield from self._resolve(lambda: self._skip(task, frame), visit)
-        if skipped is not None:
-            yield from self._outcome(task, frame, visit, skipped)
-            return
-        yield from self.drain()
-        self.run.connect(self.host)
-        yield Wait(lambda: self.host.state == "up" or self.host.down)
-        if self.host.down:
-            yield from self._outcome(task, frame, visit, None)
-        meeting = self.meeting or (yield from self.meet(visit))
-        if self.batch.first(meeting) == self.host.name:
-            try:
-                meeting.results = self.run.fleet(self, task, frame, meeting)
-            finally:
-                meeting.done = True
-        else:
-            yield Wait(lambda: meeting.done)
-        yield from self._outcome(task, frame, visit, meeting.results.get(self.host.name, {"changed": False}))
-
-    def _skip(self, task: Task, frame: Frame) -> dict[str, Any] | None:
-        try:
-            return skip_of(self.run.templates, task, self._scope(task, frame))
-        except BringupError as error:
-            return raw_error(error)
-
-    def _outcome(self, task: Task, frame: Frame, visit: Visit, raw: dict[str, Any] | None) -> Steps:
-        """Record an outcome that was worked out elsewhere; None is that of a host that cannot be reached."""
-        scope = self._scope(task, frame)
-        step = Step(raw=raw, scope=scope)
-        if raw is None:
-            step.lost, step.unreachable = self.host.error, self.host.state == "unreachable"
-        prepared = Prepared(name_of(self.run.templates, task, scope), scope, [step], [None])
-        prepared.ignore_errors = flag(self.run.templates, task.keywords.ignore_errors, scope)
-        prepared.no_log = flag(self.run.templates, task.keywords.no_log, scope)
-        unit = self._unit(task, frame, visit, prepared)
-        self.run.send_unit(self, unit, [None], self.host)
-        yield from self.drain()
-
-    # includes and meta
-
-    def _include(self, task: Task, frame: Frame, visit: Visit) -> Steps:
-        prepared = yield from self._resolve(lambda: self._prepare(task, frame), visit)
-        if task.include is not None and task.include.what == "vars":
-            yield from self._include_vars(task, frame, visit, prepared)
-            return
-        unit = self._unit(task, frame, visit, prepared)
-        self.run.send_unit(self, unit, [None] * len(unit.steps), self.host)
-        if prepared.failed_here:
-            yield from self.drain()
-        outer = self.prefix
-        for number, step in enumerate(prepared.steps):
-            if not step.nodes or (step.raw and step.raw.get("skipped")):
-                continue
-            layers = frame.layers
-            if prepared.loop and step.scope is not None:
-                layers = (step.scope.layers[0], *frame.layers)
-            self.prefix = (*visit.order, number)
-            yield from self._nodes(step.nodes, replace(frame, layers=layers))
-        self.prefix = outer
-
-    def _include_vars(self, task: Task, frame: Frame, visit: Visit, prepared: Prepared) -> Steps:
-        unit = self._unit(task, frame, visit, prepared)
-        yield from self.drain()
-        self.run.send_unit(self, unit, [None] * len(unit.steps), self.host)
-        yield from self.drain()
-        for step in unit.steps:
-            table = step.raw.get("ansible_included_vars") if step.raw else None
-            if isinstance(table, Mapping):
-                self.host.included.update(table)
-
-    def _meta(self, task: Task, frame: Frame, visit: Visit) -> Steps:
-        what = str(task.args.get("free_form"))
-        if what == "flush_handlers":
-            if (yield from self._wanted(task, frame, visit)):
-                outer, self.prefix = self.prefix, visit.order
-                yield from self.flush_handlers(frame)
-                self.prefix = outer
-        elif what == "end_host":
-            yield from self.drain()
-            if (yield from self._wanted(task, frame, visit)):
-                raise EndHost
-        elif what == "end_play":
-            meeting = self.meeting or (yield from self.meet(visit))
-            if self.batch.first(meeting) == self.host.name:
-                meeting.results["end"] = yield from self._wanted(task, frame, visit)
-                meeting.done = True
-            yield Wait(lambda: meeting.done)
-            if meeting.results.get("end"):
-                self.batch.end_play = True
-                raise EndHost
-        elif what == "clear_facts":
-            yield from self.drain()
-            self.host.facts.clear()
-        elif what == "clear_host_errors":
-            yield from self.drain()
-            self.run.clear_host_errors()
-
-    def _wanted(self, task: Task, frame: Frame, visit: Visit) -> Steps:
-        skipped = yield from self._resolve(lambda: self._skip(task, frame), visit)
-        return skipped is None
 
     # waiting
 

@@ -37,7 +37,7 @@ class Journal:
             return
         if self._file is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.folder / "journal.jsonl", "a", encoding="utf-8")
+            self._file = open(self.folder / "journal.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept for the run
             os.fchmod(self._file.fileno(), 0o600)
         entry = {"event": type(event).__name__, "time": round(time.time(), 3), **_shown(event)}
         self._file.write(SCRUBBER.text(json.dumps(entry, default=str, ensure_ascii=False)) + "\n")
@@ -66,7 +66,10 @@ def prune(runs: Path) -> None:
     folders = sorted((path for path in runs.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for folder in folders[:-KEPT]:
         for path in sorted(folder.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
         folder.rmdir()
 
 
@@ -74,9 +77,9 @@ def _shown(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if isinstance(value, Origin):
             return str(value)
-        out = {}
+        out: dict[str, Any] = {}
         for item in dataclasses.fields(value):
-            found = getattr(value, item.name)
+            found: Any = getattr(value, item.name)
             if item.name == "data":
                 out["digest"] = _digest(found)
             elif item.name == "diff":

@@ -248,7 +248,7 @@ class Run:
                 if host.link is not None and host.state == UP:
                     host.link.cancel()
             engine.flows = {}
-            engine.settle = lambda host: None  # type: ignore[method-assign]
+            engine.stopped = True
             engine.pump(lambda: engine.outstanding == 0, time.monotonic() + CANCEL_WAIT)
         except KeyboardInterrupt:
             return

@@ -243,8 +243,8 @@ def call_of(engine: Engine, task: Task, host: HostState, scope: Scope, settings:
     assert isinstance(module, ModuleSpec)
     args = arguments(engine, task, module, scope)
     if module.host_action is not None:
-        context = HostContext(host.name, _View(scope), task.search, lambda text, path: _template(engine, args, text, path, scope),
-                              check, diff)
+        context = HostContext(host.name, _View(scope), task.search,
+                              lambda text, path: _template(engine, args, text, path, scope), check, diff)
         call = module.host_action(args, context)
     else:
         assert module.agent is not None

@@ -53,7 +53,7 @@ def run_case(name: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Re
     given: dict[str, Any] = {"inventory": [str(HERE / "cases" / "hosts.yml")], "extra_vars": [f"work={work}"]}
     first = case.read_text().splitlines()[0]
     words = first.removeprefix("# args:").split() if first.startswith("# args:") else []
-    for word, value in zip(words, words[1:] + [""], strict=False):
+    for word, value in zip(words, [*words[1:], ""], strict=False):
         if word.startswith("--"):
             key = word[2:].replace("-", "_")
             given[key] = True if key in ("check", "diff") else [value]

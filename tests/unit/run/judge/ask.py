@@ -25,9 +25,9 @@ def main() -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record.json"
-            environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "recorder", "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "plugin"),
-                           "RECORD": str(record), "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_DEPRECATION_WARNINGS": "0",
-                           "ANSIBLE_RETRY_FILES_ENABLED": "0"}
+            environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "recorder", "RECORD": str(record),
+                           "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "plugin"), "ANSIBLE_LOCALHOST_WARNING": "0",
+                           "ANSIBLE_DEPRECATION_WARNINGS": "0", "ANSIBLE_RETRY_FILES_ENABLED": "0"}
             program = Path(sys.executable).parent / "ansible-playbook"
             done = subprocess.run([str(program), "-i", str(CASES / "hosts.yml"), str(CASES / f"{name}.yml"),
                                    "-e", f"work={folder}", *arguments(CASES / f"{name}.yml")],

@@ -28,7 +28,8 @@ class CallbackModule(CallbackBase):
     def add(self, result, status):
         data = result._result
         entry = [result._task.get_name(), status]
-        if result._task.action.rpartition(".")[2] == "debug" and status == "ok" and "msg" in data and "results" not in data:
+        debug = result._task.action.rpartition(".")[2] == "debug"
+        if debug and status == "ok" and "msg" in data and "results" not in data:
             entry.append(data["msg"])
         self.seen.setdefault(result._host.get_name(), []).append(entry)
 
