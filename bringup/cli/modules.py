@@ -7,6 +7,7 @@ when a playbook is read.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,17 +23,40 @@ _OWN: tuple[str, ...] = (
 )
 
 
-@lru_cache(maxsize=1)
-def module_table() -> dict[str, ModuleSpec]:
-    """Every module by its name and by each of its other names."""
-    from bringup.run.modules.specs import general_modules
+class ModuleTable(Mapping[str, "ModuleSpec"]):
+    """Modules by each of their names. Our own rooms are imported when a name is asked for that is no general one."""
 
-    specs = list(general_modules())
-    for place in _OWN:
-        module, _, function = place.partition(":")
-        specs.extend(getattr(importlib.import_module(module), function)())
-    out: dict[str, ModuleSpec] = {}
-    for spec in specs:
-        for name in (spec.name, *spec.aliases):
-            out[name] = spec
-    return out
+    def __init__(self) -> None:
+        from bringup.run.modules.specs import general_modules
+
+        self._found: dict[str, ModuleSpec] = {}
+        self._complete = False
+        self._add(general_modules())
+
+    def _add(self, specs: Iterable[ModuleSpec]) -> None:
+        for spec in specs:
+            for name in (spec.name, *spec.aliases):
+                self._found[name] = spec
+
+    def _all(self) -> dict[str, ModuleSpec]:
+        if not self._complete:
+            self._complete = True
+            for place in _OWN:
+                module, _, function = place.partition(":")
+                self._add(getattr(importlib.import_module(module), function)())
+        return self._found
+
+    def __getitem__(self, name: str) -> ModuleSpec:
+        return self._found[name] if name in self._found else self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+@lru_cache(maxsize=1)
+def module_table() -> ModuleTable:
+    """Every module that a playbook may name."""
+    return ModuleTable()
