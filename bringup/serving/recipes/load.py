@@ -209,7 +209,9 @@ def _engine(key: str, entry: Any) -> EngineRecipe:
     data = _mapping(entry, f"engine {key}")
     vram, memory = data.get("vram_minimum_gb"), data.get("host_memory_gb")
     return EngineRecipe(
-        engine=key, args=_words(data, "args"), env=_env(data, "env"), features=_features(_sub(data, "features")),
+        engine=key, args=_words(data, "args"), node_args=_words(data, "node_args"),
+        worker_args=_words(data, "worker_args"), node_env=_env(data, "node_env"),
+        env=_env(data, "env"), features=_features(_sub(data, "features")),
         closing=_closing(data), strategies=_words(data, "strategies"), hardware=_words(data, "hardware"),
         variants=_words(data, "variants"), hardware_overrides=_overrides(_sub(data, "hardware_overrides")),
         vram_minimum_gb=float(vram) if vram is not None else None,

@@ -139,10 +139,18 @@ class Closing:
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """How another server than vLLM serves this model. Words of `args` may hold $MODEL_PATH, $TP and the parsers."""
+    """How another server than plain vLLM serves this model.
+
+    `args` stand on every node; `node_args` behind them where there are several nodes, `worker_args` then on all but
+    the first. Words may be $MODEL_PATH, $TP (devices of all nodes), $LOCAL (of one), $NODES, $RANK and the parsers;
+    $HEAD_IP may stand inside a word. `node_env` is added where there are several nodes.
+    """
 
     engine: str
     args: Args
+    node_args: Args = ()
+    worker_args: Args = ()
+    node_env: Env = field(default_factory=dict)
     env: Env = field(default_factory=dict)
     features: Mapping[str, Feature] = field(default_factory=dict)
     closing: tuple[Closing, ...] = ()

@@ -8,8 +8,6 @@ from dataclasses import replace
 from bringup.base.errors import InputError
 from bringup.serving.plan import Argument
 from bringup.serving.recipes.render import (
-    HEAD,
-    INTERFACE,
     Piece,
     PoolRendering,
     Rendering,
@@ -23,6 +21,12 @@ from bringup.serving.recipes.schema import EngineRecipe, Library, Recipe
 from bringup.serving.versions import parser_row
 
 MODEL = "$MODEL_PATH"
+COMMANDS = {
+    "sglang": ("python", "-m", "sglang.launch_server"),
+    "sglang-kt": ("python", "-m", "sglang.launch_server"),
+    "vllm-ascend": ("vllm", "serve", MODEL),
+}
+"""Program and fixed words of the engines that a recipe's `engines` part may name."""
 
 
 def render_for(library: Library, recipe: Recipe, request: Request, engine: str, version: str, *,
@@ -42,8 +46,9 @@ def render_for(library: Library, recipe: Recipe, request: Request, engine: str, 
             known = ", ".join(["vllm", *recipe.engines])
             raise InputError(f"the recipe {recipe.name} does not say how {engine} serves it", expected=known,
                              where=recipe.origin)
-        rendering = _render_sglang(library, recipe, request, part)
+        rendering = _render_part(library, recipe, request, part)
         path = model_path or f"/path/to/{recipe.model_id.split('/')[-1]}"
+        rendering = replace(rendering, command=tuple(path if word == MODEL else word for word in rendering.command))
     return fill(rendering, {
         MODEL: (path, ""),
         "$TOOL_PARSER": _parser(engine, "tool", version),
@@ -75,27 +80,30 @@ def _fill(argument: Argument, values: Mapping[str, tuple[str, str]]) -> Argument
     return replace(argument, words=words, reason="; ".join(reason for reason in reasons if reason))
 
 
-def _render_sglang(library: Library, recipe: Recipe, request: Request, part: EngineRecipe) -> Rendering:
+def _render_part(library: Library, recipe: Recipe, request: Request, part: EngineRecipe) -> Rendering:
+    """By the recipe's part for this engine."""
     parts = look_up(library, replace(recipe, features=part.features), request)
     nodes = request.nodes if parts.strategy.deploy_type == "multi_node" else 1
-    tp = parts.hardware.gpu_count * nodes
-    asked = set(request.features)
-    env = dict(part.env)
-    if nodes > 1:
-        env.update({"GLOO_SOCKET_IFNAME": INTERFACE, "NCCL_SOCKET_IFNAME": INTERFACE})
+    local = parts.hardware.gpu_count
     overrides = matching(part.hardware_overrides, parts.hardware)
+    env = {**part.env, **(part.node_env if nodes > 1 else {})}
     for _, override in overrides:
         env.update(override.env)
+    for feature in parts.features:
+        env.update(feature.env)
+    asked = set(request.features)
+    strategy = f"strategy {parts.strategy.name}"
     rendered = []
     for rank in range(nodes):
-        pieces = [Piece(tuple(str(tp) if word == "$TP" else word for word in part.args), "recipe")]
+        sizes = {"$TP": str(local * nodes), "$LOCAL": str(local), "$NODES": str(nodes), "$RANK": str(rank)}
+        pieces = [Piece(part.args, "recipe")]
         if nodes > 1:
-            pieces.append(Piece(("--nnodes", str(nodes), "--node-rank", str(rank), "--dist-init-addr", f"{HEAD}:20000"),
-                                f"strategy {parts.strategy.name}"))
+            pieces.append(Piece(part.node_args, strategy))
+            pieces.append(Piece(part.worker_args if rank else (), strategy))
         pieces += [Piece(override.args, f"hardware {name}") for name, override in overrides]
         pieces += [Piece(feature.args, f"feature {feature.key}") for feature in parts.features]
         pieces += [Piece(closing.args, "recipe") for closing in part.closing
                    if closing.feature is None or closing.feature in asked]
-        rendered.append(dedupe(pieces))
-    command = ("python", "-m", "sglang.launch_server")
-    return Rendering(request, parts.strategy.deploy_type, command, tuple(rendered), env, tp=tp)
+        rendered.append(dedupe([Piece(tuple(sizes.get(word, word) for word in piece.words), piece.source)
+                                for piece in pieces]))
+    return Rendering(request, parts.strategy.deploy_type, COMMANDS[part.engine], tuple(rendered), env, tp=local * nodes)

@@ -90,7 +90,8 @@ def test_our_own_recipes_have_no_key_that_is_not_read():
         "variants": {"model_id", "precision", "vram_minimum_gb", "weights_gb", "supported_hardware", "extra_args",
                      "extra_env", "hardware_overrides", "without_features", "tp", "default_modes"},
         "engines": {"min_version", "strategies", "hardware", "variants", "vram_minimum_gb", "host_memory_gb", "env",
-                    "args", "features", "closing", "notes", "hardware_overrides"},
+                    "args", "features", "closing", "notes", "hardware_overrides", "node_args",
+                    "worker_args", "node_env"},
         "features": {"description", "args", "env", "modes", "default_mode"},
     }
     for path in DATA.glob("models/*/*.yaml"):
