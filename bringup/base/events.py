@@ -110,13 +110,14 @@ class Findings(Event):
 
 @dataclass(frozen=True)
 class Ready(Event):
-    """The endpoint serves: what the summary prints."""
+    """The endpoint serves: what the summary prints. `next` are lines with the commands that follow."""
 
     endpoints: tuple[str, ...]
     model: str
     release: str
     previous: str | None = None
     changes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ def status(options: Options) -> ExitStatus | int:
     """Show every replica and node: state, pid, ranks, release, and whether a token comes (exit 4 when not)."""
     if options.run:
         return _show_run(options)
-    return run_stages(options, "status")
+    from bringup.cli.status import StatusPage
+
+    return run_data(read_stages(options, "status", whole=False), "status", StatusPage(options))
 
 
 @verb([*COMMON, Option("lines", "50", "last lines of each node", short="n"),
@@ -54,7 +56,7 @@ def status(options: Options) -> ExitStatus | int:
 def logs(options: Options) -> ExitStatus:
     """Show what the engines print, each line behind its host."""
     lines = options.number("lines", least=1)
-    reading = read_stages(options, "logs", {"log_lines": lines or 50, "log_follow": bool(options.follow)})
+    reading = read_stages(options, "logs", {"log_lines": lines or 50, "log_follow": bool(options.follow)}, whole=False)
     from bringup.base.events import Line
 
     def show(event: Event) -> bool:
@@ -79,14 +81,15 @@ def run_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None
     return run_reading(reading, verb=name, headline=headline(reading))
 
 
-def read_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None = None) -> Reading:
-    """Read and check everything of such a playbook. Raises InputError when --limit cuts a replica."""
+def read_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None = None, *, whole: bool = True
+                ) -> Reading:
+    """Read and check everything of such a playbook. With `whole`, raises InputError when --limit cuts a replica."""
     from bringup.base.paths import Project
     from bringup.cli.running import Reading
     from bringup.releases.planned import refuse_cut
 
     reading = Reading(options, Project.find().root / "playbooks" / f"{name}.yml", extra_vars)
-    if reading.limit is not None:
+    if whole and reading.limit is not None:
         refuse_cut(plan_of(reading).replicas, reading.limit, name)
     return reading
 

@@ -9,8 +9,7 @@ from bringup.base.errors import FindingError
 from bringup.base.events import Findings, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import plural
-from bringup.base.verdicts import Finding, Verdict
-from bringup.releases.planned import deadlines_of, key_of, plan_now
+from bringup.releases.planned import deadlines_of, key_of, looked_at, plan_now
 from bringup.releases.survey import ReplicaView, findings, look, rows
 from bringup.run.actions import Fleet
 from bringup.serving.stop import changed_hosts, stop_processes
@@ -50,27 +49,25 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
 
 def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """How every replica and node is. `args` has none. Raises FindingError (4) when something is wrong."""
-    planned = plan_now(fleet, facts=False)
-    key = key_of(fleet, planned.plan.api_key_variable)
-    survey = look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None)
-    found = findings(survey)
-    found += [Finding("replica.left-out", name, Verdict.UNKNOWN, f"{name} was not looked at: {why}")
-              for name, why in planned.left_out.items()]
+    plan, members = looked_at(fleet)
+    key = key_of(fleet, plan.api_key_variable)
+    survey = look(fleet, members, plan.manager, key=key[1] if key else None)
+    found = sorted(findings(survey), key=lambda finding: not finding.blocks)
     blocking = [finding for finding in found if finding.blocks]
     good = [view for view in survey.replicas.values() if _well(view)]
     fleet.emit(Findings("status", tuple(found), {"status": rows(survey)}))
     in_use = survey.history.in_use
-    fleet.emit(StageSummary(in_use.label if in_use else "no release",
-                            f"{len(good)} of {plural(len(survey.replicas), 'replica')} up"))
+    label = in_use.label if in_use else "no release"
+    fleet.emit(StageSummary(label, f"{len(good)} of {plural(len(survey.replicas), 'replica')} up"))
     if blocking:
         worst = blocking[0]
         raise FindingError(worst.summary, host=worst.subject, details=worst.details, next=worst.mend)
     return {host: Result(host, "replica_status", Status.OK, data=_data(survey.replicas[name], host))
-            for name, hosts in planned.members.items() for host in hosts}
+            for name, hosts in members.items() for host in hosts}
 
 
 def _well(view: ReplicaView) -> bool:
-    return view.whole and view.serves
+    return view.whole and (view.serves or (view.probe is None and all(n.role != "head" for n in view.nodes.values())))
 
 
 def _data(view: ReplicaView, host: str) -> dict[str, Any]:

@@ -70,6 +70,17 @@ def taking_part(replicas: Sequence[ReplicaPlan], hosts: Sequence[str]
     return tuple(taking), left
 
 
+def looked_at(fleet: Fleet) -> tuple[LaunchPlan, dict[str, tuple[str, ...]]]:
+    """The plan and each replica's hosts of this run, for what only reads: a part of a replica may be looked at."""
+    plan = make_plan(fleet.inventory, fleet.project, fleet.variables, lab=is_lab(fleet))
+    members = {replica.name: tuple(host for host in replica.hosts if host in fleet.hosts) for replica in plan.replicas}
+    found = {name: hosts for name, hosts in members.items() if hosts}
+    if not found:
+        raise StepError("none of these hosts belongs to a replica", found=fold_hosts(list(fleet.hosts)),
+                        next="invoke plan shows which hosts make a replica")
+    return plan, found
+
+
 def refuse_cut(replicas: Sequence[ReplicaPlan], hosts: Sequence[str], verb: str) -> None:
     """Raise InputError when a `--limit` cuts a replica: these verbs act on whole replicas."""
     for replica in replicas:

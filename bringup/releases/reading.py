@@ -13,7 +13,7 @@ from bringup.base.text import duration, fold_hosts
 from bringup.releases import storing
 from bringup.releases.document import differences, short
 from bringup.releases.history import Entry, History, merge
-from bringup.releases.planned import plan_now
+from bringup.releases.planned import looked_at, plan_now
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 
@@ -70,11 +70,11 @@ def state_of(entry: Entry, hosts: Sequence[str]) -> str:
 
 def replica_logs(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Tell the engines' log lines as Line events. `args`: lines (of each node), follow (until interrupted)."""
-    planned = plan_now(fleet, facts=False)
-    names = {host: f"{name}-{host}" for name, hosts in planned.members.items() for host in hosts}
+    plan, members = looked_at(fleet)
+    names = {host: f"{name}-{host}" for name, hosts in members.items() for host in hosts}
     results = calls.call_all(fleet, "engine_process", {
         host: {"action": "logs", "name": name, "lines": int(args.get("lines") or 50),
-               "manager": planned.plan.manager} for host, name in names.items()}, changes=False)
+               "manager": plan.manager} for host, name in names.items()}, changes=False)
     bad = calls.broken(results)
     if len(bad) == len(results):
         first = next(iter(bad.values()))
@@ -84,8 +84,8 @@ def replica_logs(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     after = {host: str(result.data.get("after") or "") for host, result in results.items() if not result.bad}
     tell(fleet, {host: result.data["lines"] for host, result in results.items() if not result.bad})
     while args.get("follow") and after:
-        after = _more(fleet, names, after, planned.plan.manager)
-    return {host: Result(host, "replica_logs", Status.OK) for host in planned.hosts}
+        after = _more(fleet, names, after, plan.manager)
+    return {host: Result(host, "replica_logs", Status.OK) for host in names}
 
 
 def _more(fleet: Fleet, names: Mapping[str, str], after: Mapping[str, str], manager: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -268,6 +269,19 @@ def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> No
     fleet.emit(StageSummary(plural(total, "replica"), text))
 
 
+def _next(fleet: Fleet, chosen: Chosen) -> tuple[str, ...]:
+    """The commands that follow, with the inventory that was named."""
+    named = "".join(f" --inventory {shlex.quote(str(source))}" for source in fleet.inventory.shown_as.split(", "))
+    if named.strip() in ("--inventory inventory/lab.yml", ""):
+        named = ""
+    out = []
+    if chosen.previous_label:
+        long = f", about {duration(chosen.seconds)}: weights load again" if chosen.seconds else ""
+        out.append(f"undo     invoke rollback{named}        (back to {chosen.previous_label}{long})")
+    out.append(f"look     invoke status{named} · invoke logs{named} --follow · invoke releases{named}")
+    return tuple(out)
+
+
 def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """The last stage: mark the release good on all its nodes and tell the endpoints."""
     chosen = chosen_release.needed(fleet)
@@ -278,6 +292,6 @@ def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     heads = [launches[hosts[0]] for hosts, launches in
              ((chosen.replicas[name], launches) for name, launches in chosen.launches.items())]
     fleet.emit(Ready(tuple(str(head["endpoint"]) for head in heads), str(heads[0]["served_name"]), chosen.label,
-                     chosen.previous_label, chosen.changes))
+                     chosen.previous_label, chosen.changes, _next(fleet, chosen)))
     data = {"digest": chosen.digest, "release": chosen.label}
     return {host: Result(host, "announce_ready", Status.OK, data=data) for host in chosen.hosts}

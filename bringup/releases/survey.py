@@ -104,7 +104,8 @@ def look(fleet: Fleet, replicas: Mapping[str, Sequence[str]], manager: str, *, a
             release = nodes[head].release or ""
             launches = read[head].launches.get(release, {}) if head in read else {}
             document = launches.get(f"{name}-{head}")
-            answer = probe(fleet, head, document, key) if document else None
+            if document and document.get("endpoint"):
+                answer = probe(fleet, head, document, key, token=all(node.up for node in nodes.values()))
         views[name] = ReplicaView(name, nodes, answer)
     return Survey(views, merge(read), read, silent)
 

@@ -34,7 +34,7 @@ class Probe:
             return None
         if self.models and self.wanted not in self.models:
             return f"the head serves {', '.join(self.models)}, not {self.wanted}"
-        if self.phase == "token" and not self.token and " 503" not in str(self.error):
+        if self.phase == "token" and not self.token and self.error and " 503" not in str(self.error):
             return f"/health answers 200 and the first request fails: {self.error}"
         return None
 
@@ -45,15 +45,19 @@ class Probe:
             return f"a token in {self.seconds:.2f} s"
         if self.health is None:
             return f"no answer from the head ({self.error})"
-        return self.wrong or str(self.error or f"/health answers {self.health}")
+        told = self.wrong or str(self.error or f"/health answers {self.health}, no token was asked for")
+        return told if len(told) <= 90 else told[:87] + "..."
 
 
-def probe(fleet: Fleet, host: str, document: Mapping[str, Any], key: str | None, timeout: float = 10.0) -> Probe:
-    """Ask the process of a launch document on its own host."""
+def probe(fleet: Fleet, host: str, document: Mapping[str, Any], key: str | None, timeout: float = 10.0, *,
+          token: bool = True) -> Probe:
+    """Ask the process of a launch document on its own host. Without `token` nothing is generated: a request to an
+    engine that lost a rank ends it."""
     address, port = where(document)
     wanted = str(document.get("served_name") or "")
     result = calls.call_all(fleet, "engine_probe", {host: {
-        "address": address, "port": port, "model": wanted, "key": key, "timeout": timeout}}, changes=False,
+        "address": address, "port": port, "model": wanted, "key": key, "timeout": timeout,
+        "token": token}}, changes=False,
         timeout=timeout * 3 + 10)[host]
     if result.bad:
         return Probe(None, (), False, calls.first_line(result), "host", result.seconds, wanted)

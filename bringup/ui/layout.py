@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bringup.base import events
 from bringup.base.errors import ExitStatus
@@ -33,7 +33,9 @@ class Shown:
 class _Stage:
     name: str
     index: int
+    total: int
     hosts: int
+    told: bool = False  # its own lines say what came of it
     summaries: list[events.StageSummary] = field(default_factory=list)
     counts: dict[Status, set[str]] = field(default_factory=dict)
     skip_reasons: list[str] = field(default_factory=list)
@@ -87,7 +89,7 @@ class Layout:
             yield Shown(f"bringup {event.verb} · {event.inventory} · {hosts} · run {event.run_id}{check}", "head")
 
     def _PlayStarted(self, event: events.PlayStarted) -> Iterator[Shown]:
-        self.stage = _Stage(event.name, event.index, len(event.hosts))
+        self.stage = _Stage(event.name, event.index, event.total, len(event.hosts))
         self.progress = {}
         if self.style != "stages":
             yield Shown("")
@@ -102,6 +104,9 @@ class Layout:
     def _PlayEnded(self, event: events.PlayEnded) -> Iterator[Shown]:
         if self.style != "stages" or self.stage is None:
             yield from self._unfinished()
+            return
+        if self.stage.told:
+            self.stage = None
             return
         rows = [(s.subject, s.text) for s in self.stage.summaries] or [
             (plural(self.stage.hosts, "host"), self._stage_text(self.stage))
@@ -215,17 +220,27 @@ class Layout:
     def _Findings(self, event: events.Findings) -> Iterator[Shown]:
         from bringup.preflight.report import report_lines
 
-        for line in report_lines(event, width=self.width):
+        alone = self.stage is None or self.stage.total == 1
+        if alone and self.stage is not None:
+            self.stage.told = True
+        if not alone:
+            # a stage among others: what is wrong or worth knowing; its own line says that the rest passed
+            event = replace(event, title="", tables={})
+        for line in report_lines(event, width=self.width, verbose=self.verbose, closing=alone):
             kind = {"FAIL": "bad", "UNKN": "bad", "WARN": "warn"}.get(line[:4], "plain")
             yield Shown(line, kind)
 
     def _Ready(self, event: events.Ready) -> Iterator[Shown]:
+        if self.stage is not None:
+            self.stage.told = True
         first, more = event.endpoints[0], len(event.endpoints) - 1
         others = f" and {more} more" if more else ""
         was = f"   was {event.previous}" if event.previous else ""
         yield Shown(f"ready    {first}{others}   model {event.model}   release {event.release}{was}", "good")
         for change in event.changes:
             yield Shown(f"changed  {change}")
+        for line in event.next:
+            yield Shown(line)
 
     def _RunEnded(self, event: events.RunEnded) -> Iterator[Shown]:
         yield from self._unfinished()
