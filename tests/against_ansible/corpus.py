@@ -23,6 +23,24 @@ CASES: dict[str, Case] = {
     "several hosts": Case("several.yml", hosts=3),
     "several hosts, some": Case("several.yml", hosts=3, arguments=("--limit", "h1:h3"), runs=((),)),
     "several hosts, without one": Case("several.yml", hosts=3, arguments=("--limit", "all:!h2"), runs=((),)),
+    "linear": Case("linear.yml", hosts=3, runs=((), ())),
     "fatal": Case("fatal.yml", hosts=3, runs=((), ())),
     "batches": Case("batches.yml", hosts=4, runs=((), ())),
+}
+
+REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
+    # a task, and what the message must hold
+    "decimal mode": ("file: {path: /tmp/never, mode: 755}", ("755", '"0755"')),
+    "mode that is none": ("copy: {content: x, dest: /tmp/never, mode: u=rwq}", ("u=rwq",)),
+    "unknown argument": ("file: {path: /tmp/never, stat: directory}", ("stat", "state")),
+    "unknown choice": ("file: {path: /tmp/never, state: folder}", ("folder", "directory")),
+    "missing argument": ("copy: {content: x}", ("dest",)),
+    "no such source": ("copy: {src: never.txt, dest: /tmp/never}", ("never.txt",)),
+    "no such template": ("template: {src: never.j2, dest: /tmp/never}", ("never.j2",)),
+    "unknown module": ("fil: {path: /tmp/never}", ("fil", "file")),
+    "not a number": ("wait_for: {port: http}", ("http",)),
+    "yes or no": ("lineinfile: {path: /tmp/never, line: x, create: perhaps}", ("perhaps",)),
+    "given twice": ("file: {path: /tmp/never, dest: /tmp/never2}", ("path", "dest")),
+    "security context, not supported": ("file: {path: /tmp/never, setype: etc_t}", ("setype",)),
+    "asynchronous": ("{command: 'true', async: 10}", ("async",)),
 }
