@@ -187,6 +187,19 @@ def test_a_taken_port_is_told_before_loading(tmp_path, model, started):
     assert "Loading safetensors" not in second.text()
 
 
+def test_two_that_load_for_one_port(tmp_path, model, started):
+    port = free_port()
+    nodes = [started(vllm_node(tmp_path, model, f"both{number}", FLAGS, port)) for number in range(2)]
+    end = time.monotonic() + 10
+    while time.monotonic() < end and all(node.process.poll() is None for node in nodes):
+        time.sleep(0.05)
+    ended = [node for node in nodes if node.process.poll() is not None]
+    assert len(ended) == 1 and ended[0].process.returncode == 1
+    assert "[Errno 98] Address already in use" in ended[0].text()
+    [other] = [node for node in nodes if node not in ended]
+    assert other.chat()["status"] == 200
+
+
 def test_a_taken_meeting_port(tmp_path, model, started):
     replica = started(Replica(tmp_path, model, nodes=2, start=(0,)))
     replica.head.wait_for("waiting for 1 other")
