@@ -23,6 +23,8 @@ from bringup.serving.probing import where
 
 SIDE_BY_SIDE = 4
 """Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
+HYBRID = "--data-parallel-hybrid-lb"
+"""With it every node of a replica serves."""
 WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
 
 
@@ -55,15 +57,17 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                 continue
             found.append(_not_running(survey, name, head))
             continue
-        fleet.emit(Progress(name, "asking", head))
-        mine = _one(fleet, name, head, document, planned.plan, key[1] if key else None, repeat, timeout)
-        found += mine
-        passed = sum(finding.verdict is Verdict.PASS for finding in mine)
-        count = sum(finding.verdict is not Verdict.SKIP for finding in mine)
-        fleet.emit(Progress(name, f"{passed} of {count}", head, done=True))
-        results[head] = Result(head, "check_contract", Status.OK, message=f"{passed} of {count}",
-                               seconds=sum(float(finding.data.get("seconds") or 0) for finding in mine),
-                               data={"passed": passed, "asked": count})
+        for host, asked_document in _serving(survey, name, hosts, document):
+            subject = name if host == head else f"{name} {host}"
+            fleet.emit(Progress(subject, "asking", host))
+            mine = _one(fleet, subject, host, asked_document, planned.plan, key[1] if key else None, repeat, timeout)
+            found += mine
+            passed = sum(finding.verdict is Verdict.PASS for finding in mine)
+            count = sum(finding.verdict is not Verdict.SKIP for finding in mine)
+            fleet.emit(Progress(subject, f"{passed} of {count}", host, done=True))
+            results[host] = Result(host, "check_contract", Status.OK, message=f"{passed} of {count}",
+                                   seconds=sum(float(finding.data.get("seconds") or 0) for finding in mine),
+                                   data={"passed": passed, "asked": count})
     if found:
         fleet.emit(Findings("contract", tuple(found)))
     bad = [finding for finding in found if finding.blocks]
@@ -110,6 +114,15 @@ def _document(survey: Survey, name: str, head: str) -> Mapping[str, Any] | None:
     return document if isinstance(document, Mapping) else None
 
 
+def _serving(survey: Survey, name: str, hosts: Sequence[str], head: Mapping[str, Any]
+             ) -> list[tuple[str, Mapping[str, Any]]]:
+    """The hosts that clients may ask, with what runs there: the head, and every node with hybrid load balancing."""
+    out = [(hosts[0], head)]
+    if HYBRID in (head.get("argv") or ()):
+        out += [(host, document) for host in hosts[1:] if (document := _document(survey, name, host)) is not None]
+    return out
+
+
 def _not_running(survey: Survey, name: str, head: str) -> Finding:
     state = survey.replicas[name].nodes[head].state
     return Finding("contract.running", name, Verdict.FAIL, f"the head {head} is {state}: there is nothing to ask",
@@ -128,15 +141,15 @@ def served_of(document: Mapping[str, Any], plan: LaunchPlan, *, has_key: bool, r
     )
 
 
-def _one(fleet: Fleet, name: str, head: str, document: Mapping[str, Any], plan: LaunchPlan, key: str | None,
+def _one(fleet: Fleet, subject: str, host: str, document: Mapping[str, Any], plan: LaunchPlan, key: str | None,
          repeat: int, timeout: int) -> list[Finding]:
     address, port = where(document)
 
     def exchange(requests: Sequence[Request]) -> Sequence[Response]:
-        return ask(fleet, head, address, port, requests, key=key, timeout=timeout)
+        return ask(fleet, host, address, port, requests, key=key, timeout=timeout)
 
     served = served_of(document, plan, has_key=key is not None, repeat=repeat)
-    return check(served, exchange, subject=name)
+    return check(served, exchange, subject=subject)
 
 
 def ask(fleet: Fleet, host: str, address: str, port: int, requests: Sequence[Request], *, key: str | None,

@@ -63,3 +63,12 @@ def test_the_contract_with_a_key(rig: Rig) -> None:  # noqa: F811
     results = check_contract(fleet, {"repeat": "2"})
     assert results["n1"].data["passed"] == 15
     assert "open-sesame-4711" not in repr(fleet.events)
+
+
+def test_every_node_that_serves_is_asked(rig: Rig) -> None:  # noqa: F811
+    words = {"strategy": "multi_node_dep", "variant": "fp8", "tensor_parallel": None, "pipeline_parallel": None,
+             "nodes": 3}
+    rig.provision(**words)
+    results = check_contract(rig.run(**words), {"repeat": 1})
+    assert {host: result.data["passed"] for host, result in results.items()} == {"n1": 14, "n2": 14, "n3": 14}
+    assert {finding.subject for finding in rig.told(Findings)[0].findings} == {"r1", "r1 n2", "r1 n3"}
