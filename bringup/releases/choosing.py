@@ -45,9 +45,11 @@ def choose_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     chosen_release.save(fleet, choice)
     if args.get("prove"):
         _demand_proof(fleet, choice)
-    fleet.emit(StageSummary(choice.label, _told(choice, entry, history)))
+    if choice.leaving:
+        fleet.emit(Note(_told(choice, entry, history)))
+    fleet.emit(StageSummary(choice.label, f"can start on {len(choice.hosts)} hosts" if args.get("prove") else "in use"))
     if args.get("ask") and not fleet.check and choice.previous != choice.digest:
-        _ask(fleet, choice, entry)
+        _ask(fleet)
     if not fleet.check:
         _write(fleet, choice)
     return results
@@ -128,17 +130,19 @@ def _demand_proof(fleet: Fleet, choice: Chosen) -> None:
 
 
 def _told(choice: Chosen, entry: Entry, history: History) -> str:
-    if not choice.leaving:
-        return "in use"
+    """`r0042 -> r0041   what differs`, then where it was good and how long its last start took."""
     now = history.in_use
     changes = "; ".join(choice.changes[:3]) or "nothing that is told differs"
-    return (f"{now.label if now else '?'} -> {choice.label}   {changes}   "
-            f"(was {entry.state} on {len(entry.good_on)} hosts)")
-
-
-def _ask(fleet: Fleet, choice: Chosen, entry: Entry) -> None:
+    more = len(choice.changes) - 3
+    if more > 0:
+        changes += f"; {more} more (invoke release.diff {now.label if now else '?'} {choice.label})"
     took = f"its last start took {duration(entry.seconds)}" if entry.seconds else "no start of it was timed"
-    fleet.emit(Note(f"{choice.label} was good on {fold_hosts(list(entry.good_on))}; {took}"))
+    good = f"{choice.label} was good on {fold_hosts(list(entry.good_on))}" if entry.good_on else \
+        f"{choice.label} was never seen good"
+    return f"{now.label if now else '?'} -> {choice.label}   {changes}\n{good}; {took}"
+
+
+def _ask(fleet: Fleet) -> None:
     answer = fleet.ask("Go back?")
     if not answer:
         raise FindingError("not gone back: everything is prepared, nothing in use was touched",

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bringup.base.errors import BringupError
+from bringup.base.results import Result
 from bringup.releases.choosing import choose_release, switch_release
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.making import make_release
 from bringup.releases.reading import list_releases, replica_logs
 from bringup.releases.starting import announce_ready, start_replicas
-from bringup.run.actions import ModuleSpec
+from bringup.run.actions import Fleet, FleetAction, ModuleSpec
+
+
+def _naming_hosts(action: FleetAction) -> FleetAction:
+    """The same action; an error that concerns certain hosts says so in its first words: a meeting fails for all."""
+
+    def run(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+        try:
+            return action(fleet, args)
+        except BringupError as error:
+            if error.host and error.host not in error.what:
+                error.what = f"{error.host}: {error.what}"
+            raise
+
+    return run
 
 
 def specs() -> list[ModuleSpec]:
     """All of them, for the table of modules."""
-    return [
+    table = [
         ModuleSpec("make_release", {}, fleet_action=make_release,
                    help="make the release of the inventory's plan and bring it to every node"),
         ModuleSpec("choose_release", {
@@ -35,3 +55,4 @@ def specs() -> list[ModuleSpec]:
         ModuleSpec("list_releases", {"between": {"type": "list", "default": []}}, fleet_action=list_releases,
                    reads_only=True, help="which releases the hosts have"),
     ]
+    return [replace(spec, fleet_action=_naming_hosts(spec.fleet_action)) for spec in table if spec.fleet_action]

@@ -101,8 +101,9 @@ def _output(raw: Mapping[str, Any], step: Step | None, error: BringupError | Non
     if error is not None:
         lines += [f"at {error.where}"] if error.where else []
         lines += list(error.details)
-    elif raw.get("where"):
-        lines.append(f"at {raw['where']}")
+    else:
+        lines += [f"at {raw['where']}"] if raw.get("where") else []
+        lines += [str(line) for line in raw.get("details") or ()]
     for key in ("stdout", "stderr"):
         text = raw.get(key)
         if isinstance(text, str) and text.strip():
