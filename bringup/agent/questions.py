@@ -279,11 +279,11 @@ def _names(given):
         thread.daemon = True
         thread.start()
         threads.append((name, thread))
-    until = time.time() + float(given.get("wait", 8))
+    until = time.time() + float(given.get("wait", 3))
     for name, thread in threads:
         thread.join(max(0.0, until - time.time()))
         if thread.is_alive():
-            out[name] = {"addresses": [], "error": "no answer within %g s" % float(given.get("wait", 8))}
+            out[name] = {"addresses": [], "error": "no answer within %g s" % float(given.get("wait", 3))}
     return _tree({"hostname": own, "names": dict(out)})
 
 

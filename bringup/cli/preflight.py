@@ -28,10 +28,8 @@ def preflight(options: Options) -> int:
     chosen.select()
     if options.replay:
         return _replayed(options, chosen)
-    from bringup.cli.running import run_playbook
-
-    return int(run_playbook("preflight", options, extra={
-        "preflight_tier": chosen.tier, "preflight_only": list(chosen.only), "preflight_skip": list(chosen.skip)}))
+    return _run(options, "preflight", {"preflight_tier": chosen.tier, "preflight_only": list(chosen.only),
+                                       "preflight_skip": list(chosen.skip)})
 
 
 @verb((*COMMON, TIER, Option("output", help="folder that gets one folder per host")))
@@ -41,10 +39,7 @@ def capture(options: Options) -> int:
 
     if not options.output:
         raise InputError("capture needs --output DIR", next="invoke capture --output captures/")
-    from bringup.cli.running import run_playbook
-
-    return int(run_playbook("capture", options, extra={"capture_output": options.output,
-                                                       "capture_tier": options.tier}))
+    return _run(options, "capture", {"capture_output": options.output, "capture_tier": options.tier})
 
 
 @verb((TIER, ONLY, SKIP, FORMAT))
@@ -92,6 +87,14 @@ def facts(options: Options) -> int:
 def words(values: Any) -> tuple[str, ...]:
     """`a,b` given once or more as single words."""
     return tuple(part.strip() for value in values for part in str(value).split(",") if part.strip())
+
+
+def _run(options: Options, name: str, extra: dict[str, Any]) -> int:
+    from bringup.base.paths import Project
+    from bringup.cli.running import run_playbook
+
+    playbook = Project.find().root / "playbooks" / f"{name}.yml"
+    return int(run_playbook(options, playbook, verb=name, extra_vars=extra))
 
 
 def _views(options: Options) -> list[View]:

@@ -21,7 +21,7 @@ from bringup.preflight.judge import Chosen, judge, subject_hosts
 from bringup.preflight.needs import headline, needs_of
 from bringup.preflight.registry import View
 from bringup.preflight.requirement import Need
-from bringup.run.actions import Fleet
+from bringup.run.actions import Fleet, ModuleSpec
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
@@ -35,6 +35,17 @@ CAPTURE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
 }
 """Arguments of the module `capture`: the folder on the controller that gets one folder a host."""
+
+
+def modules() -> list[ModuleSpec]:
+    """The modules that this room gives to playbooks."""
+    return [
+        ModuleSpec("preflight", ARGUMENTS, fleet_action=preflight, reads_only=True,
+                   help="look at every host and at all of them together"),
+        ModuleSpec("capture", CAPTURE_ARGUMENTS, fleet_action=capture, reads_only=True,
+                   help="save the raw outputs of every host on the controller"),
+    ]
+
 
 STEP = "Preflight"
 BLOCKED = "preflight found what blocks"

@@ -179,7 +179,7 @@ _HOST = (
 
 _LIVE = (
     Probe("net.hosts_file", read=("/etc/hosts",), live=True),
-    Probe("net.names", ask="names", deadline=12, live=True),
+    Probe("net.names", ask="names", deadline=8, live=True),
     Probe("net.addresses", argv=("ip", "-o", "addr"), live=True),
     Probe("net.links", read=("/sys/class/net/*/mtu", "/sys/class/net/*/operstate", "/sys/class/net/*/speed"),
           live=True),

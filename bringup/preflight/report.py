@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+from bringup.base.events import Findings
 from bringup.base.text import fold_hosts, plural, printable
 from bringup.base.verdicts import Finding, Verdict
 
@@ -14,19 +15,25 @@ _INDENT = 6 + _SUBJECT + 1
 
 
 def lines(findings: Sequence[Finding], tables: Mapping[str, Sequence[Sequence[str]]] | None = None, *, width: int = 80,
-          title: str = "", verbose: bool = False) -> list[str]:
-    """The report, colourless, no line longer than `width` unless a word is."""
+          title: str = "", verbose: bool = False, closing: bool = True) -> list[str]:
+    """The report, colourless, no line longer than `width` unless a word is; `closing` adds the line of counts."""
     out = [*textwrap.wrap(title, width), ""] if title else []
     shown = [finding for finding in findings if finding.verdict in _ORDER
              or (verbose and finding.verdict is Verdict.SKIP)]
     for group in folded(shown):
         out += _block(group, width)
-    if shown:
+    if shown and closing:
         out.append("")
     for name, rows in (tables or {}).items():
         out += _table(name, rows, width)
-    out += textwrap.wrap(summary(findings), width, subsequent_indent="     ")
+    if closing:
+        out += textwrap.wrap(summary(findings), width, subsequent_indent="     ")
     return out
+
+
+def report_lines(event: Findings, *, width: int = 80, verbose: bool = False, closing: bool = True) -> list[str]:
+    """The lines of a Findings event."""
+    return lines(event.findings, event.tables, width=width, title=event.title, verbose=verbose, closing=closing)
 
 
 def folded(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -52,7 +52,7 @@ def library(view: View) -> Outcome:
         module = ""
     if trouble and trouble[0] == "mismatch":
         text = "".join(facts.answers.get(probe).stdout for probe in ("nvidia.q", "nvidia.version", "nvidia.list"))
-        there = next((line.partition(":")[2].strip() for line in text.splitlines() if "library version" in line), "")
+        there = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("NVML lib")), "")
         shown = f"library {there} does not match" if there else "the library does not match"
         return failed(f"{shown} the loaded module {module or '(version not readable)'}",
                       details=(f"{trouble[1]}; running jobs go on, new ones will not start",),

@@ -124,9 +124,7 @@ def memlock(view: View) -> Outcome:
                               mend="LimitMEMLOCK=infinity in the unit, then restart it")
             if value is None and login_small:
                 return warned(f"a session may lock {login}; the unit is unlimited and only the unit counts")
-        if login_small:
-            return noted(f"a session may lock {login}; the units that are written here say unlimited")
-        return passed(login)
+        return passed(f"a session: {login}; the units that are written here say unlimited")
     if hard is not None and hard < line and not view.need.privileged:
         text = f"a session may lock {login}, at most {hard // 1024} KiB: the detached process inherits that"
         return failed(text) if view.need.multi_node and not view.need.recorded else noted(text)
@@ -145,9 +143,8 @@ def _units(view: View) -> list[dict[str, str]]:
 def nofile(view: View) -> Outcome:
     least = limits()["nofile"]
     soft, hard = view.facts.limits.nofile
-    if hard is not None and hard < least.number:
-        text = f"at most {hard} in a session"
-        return warned(text, required=str(least)) if view.need.manager == "detached" else noted(text)
+    if hard is not None and hard < least.number and view.need.manager == "detached" and not view.need.recorded:
+        return warned(f"at most {hard} in a session: the detached process inherits that", required=str(least))
     return passed(f"{'unlimited' if hard is None else hard} (a session starts with {soft})")
 
 

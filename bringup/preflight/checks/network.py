@@ -106,7 +106,8 @@ def names(view: View) -> Outcome:
         return noted(wrong[0] + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
                      details=("the inventory's address is the one that is used",))
     if lost:
-        return noted(f"{fold_hosts(lost)} does not resolve; the inventory's addresses are used")
+        return noted(f"{len(lost)} of {len(others)} other names do not resolve; the inventory's addresses are used",
+                     details=(fold_hosts(lost),) if len(lost) < len(others) else ())
     return passed(f"{len(others)} names")
 
 

@@ -79,6 +79,8 @@ def info(text: str) -> NpuInfo:
         joined = " ".join(word for box in boxes for word in box)
         if "Process id" in joined:
             in_processes = True
+        elif "Health" in joined and "Name" in joined:
+            in_processes = False
         elif in_processes:
             _process(boxes, processes)
         elif "Phy-ID" in joined:

@@ -1,0 +1,399 @@
+"""Checks on the healthy recorded host: silent there, and each sick variant gives exactly its finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from preflight_hosts import (
+    PLANNED,
+    SMI,
+    bad,
+    by_check,
+    change,
+    dead_gpu,
+    edit,
+    findings_of,
+    fleet,
+    gpu_field,
+    healthy,
+    inactive_link,
+    no_driver_match,
+    sample,
+    tree,
+)
+
+from bringup.base.errors import InputError
+from bringup.base.verdicts import Verdict
+from bringup.preflight.answers import Answers
+from bringup.preflight.judge import Chosen
+from bringup.preflight.registry import checks
+from bringup.preflight.requirement import Need, limits, profiles, xids
+
+
+def test_the_healthy_host_is_silent() -> None:
+    for need in (Need(), PLANNED):
+        found = findings_of(healthy(), need)
+        assert bad(found) == {}
+        assert {f.check for f in found if f.verdict is Verdict.NOTE} == {"rdma.ports"}
+
+
+def test_a_healthy_replica_is_silent() -> None:
+    answers, needs = fleet(["gpu01", "gpu02", "gpu03"])
+    found = findings_of(answers, needs)
+    assert bad(found) == {}
+    assert {f.verdict for f in found if f.check.startswith("parity.")} == {Verdict.PASS}
+    assert len({f.check for f in found if f.verdict is Verdict.PASS}) > 60
+
+
+SICK: dict[str, tuple[Callable[[Answers], Answers], str, Verdict, str]] = {
+    "library": (no_driver_match, "nvidia.library", Verdict.FAIL, "580.178"),
+    "dead GPU": (dead_gpu, "nvidia.count", Verdict.FAIL, "0000:9b:00.0 is dead"),
+    "link": (inactive_link, "nvlink.up", Verdict.FAIL, "GPU 3: link 7 inactive"),
+    "remap pending": (
+        lambda a: gpu_field(a, 5, "Remapped Rows / Pending", "Yes"),
+        "nvidia.remap",
+        Verdict.FAIL,
+        "GPU 5",
+    ),
+    "mig": (lambda a: gpu_field(a, 0, "MIG Mode / Current", "Enabled"), "nvidia.mig", Verdict.FAIL, "GPU 0"),
+    "persistence": (
+        lambda a: gpu_field(a, 1, "Persistence Mode", "Disabled"),
+        "nvidia.persistence",
+        Verdict.WARN,
+        "GPU 1",
+    ),
+    "lanes": (lambda a: gpu_field(a, 6, "Link Width / Current", "8x"), "pcie.width", Verdict.FAIL, "x8 of x16"),
+    "heat": (
+        lambda a: gpu_field(a, 2, "Clocks Event Reasons / HW Slowdown", "Active"),
+        "nvidia.throttle",
+        Verdict.FAIL,
+        "GPU 2: HW Slowdown",
+    ),
+    "power cap": (lambda a: gpu_field(a, 2, "Current Power Limit", "400.00 W"), "nvidia.power", Verdict.WARN, "400 W"),
+    "no fabric": (lambda a: gpu_field(a, 7, "Fabric / State", "In Progress"), "fabric.state", Verdict.FAIL, "802"),
+    "recovery": (lambda a: gpu_field(a, 7, "GPU Recovery Action", "Reset"), "nvidia.recovery", Verdict.FAIL, "Reset"),
+    "broken cell": (
+        lambda a: gpu_field(a, 3, "VBIOS Version", "[Unknown Error]"),
+        "nvidia.readable",
+        Verdict.FAIL,
+        "GPU 3",
+    ),
+    "vbios": (lambda a: gpu_field(a, 3, "VBIOS Version", "96.00.01.00.01"), "nvidia.vbios", Verdict.WARN, "96.00.01"),
+    "sram": (
+        lambda a: gpu_field(a, 3, "Aggregate / SRAM Uncorrectable Parity", "5"),
+        "nvidia.sram",
+        Verdict.FAIL,
+        "5 in its",
+    ),
+    "fabric manager": (
+        lambda a: edit(a, "nvidia.fabricmanager", lambda t: t.replace("=active", "=failed")),
+        "fabric.manager",
+        Verdict.FAIL,
+        "failed",
+    ),
+    "fabric version": (
+        lambda a: edit(a, "nvidia.fabricmanager_version", lambda t: t.replace("159.04", "159.03")),
+        "fabric.version",
+        Verdict.FAIL,
+        "580.159.03",
+    ),
+    "pending driver": (
+        lambda a: change(a, "nvidia.module_disk", "580.200.01\n"),
+        "nvidia.pending",
+        Verdict.WARN,
+        "580.200.01",
+    ),
+    "xid": (
+        lambda a: change(
+            a, "host.kernel_log", "[1036000.5] NVRM: Xid (PCI:0000:19:00): 79, pid=1, GPU has fallen off the bus.\n"
+        ),
+        "nvidia.xid",
+        Verdict.FAIL,
+        "GPU 0: Xid 79",
+    ),
+    "sxid": (
+        lambda a: change(a, "host.kernel_log", sample("kernel/sxid-mixed.txt")),
+        "fabric.sxid",
+        Verdict.FAIL,
+        "20034",
+    ),
+    "topology": (
+        lambda a: edit(a, "nvidia.topo", lambda t: t.replace("NV18    NV18    PIX", "SYS     NV18    PIX", 1)),
+        "nvlink.matrix",
+        Verdict.FAIL,
+        "SYS",
+    ),
+    "p2p": (
+        lambda a: edit(a, "nvidia.p2p", lambda t: t.replace("GPU1\tOK", "GPU1\tCNS")),
+        "nvlink.p2p",
+        Verdict.FAIL,
+        "CNS",
+    ),
+    "memory held": (
+        lambda a: gpu_field(a, 4, "FB Memory Usage / Used", "132320 MiB"),
+        "process.memory",
+        Verdict.FAIL,
+        "by no listed process",
+    ),
+    "clock": (
+        lambda a: change(a, "time.chrony", sample("time/chronyc-tracking-69s-fast.txt")),
+        "time.sync",
+        Verdict.FAIL,
+        "1 m 09 s fast",
+    ),
+    "no sync": (
+        lambda a: change(a, "time.chrony", sample("time/chronyc-tracking-not-synchronised.txt")),
+        "time.sync",
+        Verdict.WARN,
+        "not synchronised",
+    ),
+    "swap": (
+        lambda a: change(
+            a, "host.swaps", files={"/proc/swaps": "Filename Type Size Used Priority\n/swap file 2097148 0 -2\n"}
+        ),
+        "host.swap",
+        Verdict.WARN,
+        "/swap",
+    ),
+    "governor": (
+        lambda a: change(a, "host.governor", files={"/sys/a": "powersave\n"}),
+        "host.governor",
+        Verdict.WARN,
+        "powersave",
+    ),
+    "narrow": (
+        lambda a: change(a, "host.kernel_log", sample("kernel/mlx5-warnings.txt")),
+        "pcie.narrow",
+        Verdict.WARN,
+        "0000:9c:00.0",
+    ),
+    "iommu": (
+        lambda a: change(a, "host.cmdline", files={"/proc/cmdline": "ro intel_iommu=on\n"}),
+        "pcie.iommu",
+        Verdict.WARN,
+        "iommu=on",
+    ),
+    "acs": (
+        lambda a: edit(a, "host.pci_acs", lambda t: t.replace("SrcValid-", "SrcValid+")),
+        "pcie.acs",
+        Verdict.WARN,
+        "4",
+    ),
+    "read-only": (
+        lambda a: tree(a, "disk.room", lambda disks: [d.update(options="ro") for d in disks]),
+        "disk.local",
+        Verdict.FAIL,
+        "read-only",
+    ),
+    "nfs root": (
+        lambda a: tree(a, "disk.room", lambda disks: [d.update(type="nfs4") for d in disks]),
+        "disk.local",
+        Verdict.FAIL,
+        "nfs4",
+    ),
+    "foreign GPU user": (
+        lambda a: change(a, "nvidia.apps", "00000000:19:00.0, 99, 900 MiB, python\n"),
+        "process.devices",
+        Verdict.FAIL,
+        "another container",
+    ),
+    "unit limit": (
+        lambda a: change(a, "host.units", "Id=bringup-r1-0.service\nLimitMEMLOCK=65536\n"),
+        "host.memlock",
+        Verdict.FAIL,
+        "64 KiB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_each_sick_host_gives_its_finding_and_no_other(name: str) -> None:
+    make, check, verdict, word = SICK[name]
+    found = findings_of(
+        {"sick-01": make(healthy("sick-01")), "good-02": healthy("good-02")}, {"sick-01": PLANNED, "good-02": PLANNED}
+    )
+    worst = bad(found)
+    hit = worst[("sick-01", check)]
+    assert hit.verdict is verdict
+    assert word in hit.summary
+    assert hit.mend
+    assert not [subject for subject, _ in worst if subject == "good-02"]
+    others = {c for s, c in worst if s == "sick-01"} - {check}
+    # what is the same fact seen by two tools, or by the comparison of hosts
+    assert others <= {
+        "parity.vbios",
+        "parity.fabric",
+        "plan.memory",
+        "nvidia.device-files",
+        "rdma.flaps",
+        "pcie.slot-power",
+        "parity.driver",
+    } | ({"disk.space"} if name == "nfs root" else set()), others
+
+
+def test_without_nvidia_smi_one_finding_and_not_thirty() -> None:
+    answers = healthy("gone-01")
+    for probe in (*SMI, "nvidia.apps", "nvidia.module"):
+        items = {name: answer for name, answer in answers.items.items() if name != probe}
+        answers = replace(answers, items=items)
+    found = findings_of(answers, PLANNED)
+    assert [f.check for f in found if f.blocks] == ["nvidia.driver"]
+    assert "neither the module nor nvidia-smi" in by_check(found, "nvidia.driver")[0].summary
+
+
+def test_a_host_without_accelerators_and_plan_is_not_judged_for_them() -> None:
+    answers = healthy("plain-01")
+    items = {name: answer for name, answer in answers.items.items() if not name.startswith(("nvidia.", "rdma."))}
+    plain = change(replace(answers, items=items), "host.pci", "0000:00:00.0 0600: 8086:0d57 driver=-\n")
+    found = findings_of(plain)
+    assert bad(found) == {}
+    assert not [f for f in found if f.check.startswith(("nvidia.", "nvlink.", "fabric.", "ascend."))]
+
+
+def test_text_that_cannot_be_read_is_unknown_and_blocks() -> None:
+    cut = edit(healthy(), "nvidia.q", lambda text: text[: len(text) // 2])
+    found = {f.check: f for f in findings_of(cut, PLANNED) if f.verdict is Verdict.UNKNOWN}
+    assert found["nvidia.count"].blocks
+    assert "half way" in found["nvidia.count"].summary
+    assert not [f for f in findings_of(cut, PLANNED) if f.check == "nvidia.count" and f.verdict is Verdict.PASS]
+
+
+def test_no_check_passes_on_an_empty_host() -> None:
+    empty = Answers("bare-01")
+    found = findings_of(empty, PLANNED)
+    passes = {f.check for f in found if f.verdict is Verdict.PASS}
+    # these judge the plan or what is not there, not the host
+    assert passes <= {"host.sudo", "process.ours", "net.unique", "host.logind"}, passes
+    assert {f.check for f in found if f.verdict is Verdict.FAIL} >= {"nvidia.driver"}
+
+
+def test_two_gpus_are_not_held_to_eight_without_a_plan() -> None:
+    answers = healthy("vm-01")
+    answers = change(answers, "nvidia.q", sample("host-h200x2/nvidia-smi-q.txt"))
+    answers = change(answers, "nvidia.nvlink", sample("host-h200x2/nvidia-smi-nvlink-s.txt"))
+    answers = change(answers, "nvidia.nvlink_errors", sample("host-h200x2/nvidia-smi-nvlink-e.txt"))
+    answers = change(answers, "nvidia.topo", sample("host-h200x2/nvidia-smi-topo-m.txt"))
+    answers = change(answers, "nvidia.p2p", sample("host-h200x2/nvidia-smi-topo-p2p-r.txt"))
+    answers = change(
+        answers, "host.pci", "0000:00:06.0 0302: 10de:2335 driver=nvidia\n0000:00:07.0 0302: 10de:2335 driver=nvidia\n"
+    )
+    answers = change(answers, "host.virtual", "kvm\n")
+    assert bad(findings_of(answers)) == {}
+    short = by_check(findings_of(answers, PLANNED), "nvidia.count")[0]
+    assert short.verdict is Verdict.FAIL and "2 GPUs, 8 are needed" in short.summary
+
+
+def test_a_port_of_the_plan_that_is_taken_on_another_address_of_the_lab_is_free() -> None:
+    need = replace(PLANNED, addresses={"lab-head": "127.0.77.1"}, recorded=True)
+    taken = change(healthy("lab-head"), "net.listeners", "LISTEN 0 0 127.0.77.2:8000 0.0.0.0:*\n")
+    assert by_check(findings_of(taken, need), "process.ports")[0].verdict is Verdict.PASS
+    wide = change(healthy("lab-head"), "net.listeners", "LISTEN 0 0 0.0.0.0:8000 0.0.0.0:*\n")
+    assert by_check(findings_of(wide, need), "process.ports")[0].verdict is Verdict.FAIL
+
+
+def test_parity_names_the_majority_and_who_differs() -> None:
+    answers, needs = fleet(["gpu01", "gpu02", "gpu03"])
+    answers["gpu03"] = change(
+        answers["gpu03"], "host.kernel", files={"/proc/sys/kernel/osrelease": "6.8.0-90-generic\n"}
+    )
+    found = [f for f in by_check(findings_of(answers, needs), "parity.kernel") if f.verdict is not Verdict.PASS]
+    assert [(f.subject, f.summary) for f in found] == [("gpu03", "6.8.0-90-generic; gpu[01-02]: 6.8.0-85-generic")]
+
+
+def test_a_replica_over_hosts_needs_rdma_unless_it_says_tcp() -> None:
+    answers, needs = fleet(["gpu01", "gpu02"])
+    bare = {
+        host: replace(one, items={k: v for k, v in one.items.items() if not k.startswith("rdma.")})
+        for host, one in answers.items()
+    }
+    found = [f for f in by_check(findings_of(bare, needs), "rdma.path") if f.verdict is Verdict.FAIL]
+    assert {f.subject for f in found} == {"gpu01", "gpu02"}
+    meant = {host: replace(need, transport="tcp") for host, need in needs.items()}
+    assert not [f for f in findings_of(bare, meant) if f.blocks]
+
+
+def test_clocks_that_disagree() -> None:
+    answers, needs = fleet(["gpu01", "gpu02", "gpu03"])
+    answers["gpu02"] = replace(answers["gpu02"], clock=(12.0, 0.1))
+    answers["gpu01"], answers["gpu03"] = (replace(answers[h], clock=(0.0, 0.1)) for h in ("gpu01", "gpu03"))
+    found = [f for f in by_check(findings_of(answers, needs), "time.between") if f.verdict is not Verdict.PASS]
+    assert [(f.subject, f.verdict) for f in found] == [("gpu02", Verdict.FAIL)]
+
+
+def test_a_pair_that_does_not_answer_when_others_do() -> None:
+    answers, needs = fleet(["gpu01", "gpu02", "gpu03"])
+    answers["gpu01"] = tree(
+        answers["gpu01"], "net.reach", lambda reach: reach["gpu02"].update(ping="no answer", small="no answer")
+    )
+    found = [f for f in by_check(findings_of(answers, needs), "net.reach") if f.verdict is not Verdict.PASS]
+    assert [(f.subject, f.verdict) for f in found] == [("gpu01 > gpu02", Verdict.FAIL)]
+    silent = {
+        host: tree(
+            one, "net.reach", lambda reach: [v.update(ping="no answer", small="no answer") for v in reach.values()]
+        )
+        for host, one in answers.items()
+    }
+    assert {f.verdict for f in by_check(findings_of(silent, needs), "net.reach")} == {Verdict.NOTE}
+
+
+def test_filters() -> None:
+    only = findings_of(healthy(), PLANNED, Chosen(only=("nvlink", "net.mtu")))
+    assert {f.check.partition(".")[0] for f in only} <= {"nvlink", "net"}
+    left = findings_of(healthy(), PLANNED, Chosen(skip=("nvlink.*",)))
+    assert not [f for f in left if f.check.startswith("nvlink.")]
+    with pytest.raises(InputError, match="nvlinx") as caught:
+        Chosen(only=("nvlinx",)).select()
+    assert caught.value.next == "nearest: nvlink"
+
+
+def test_every_check_says_what_and_by_whose_word() -> None:
+    known = checks()
+    assert len(known) >= 90
+    for one in known.values():
+        assert one.requires and one.source and one.remedy, one.id
+        assert one.id.count(".") == 1
+        assert one.platform in ("any", "nvidia", "ascend", "amd")
+
+
+def test_every_probe_that_a_check_reads_exists() -> None:
+    from bringup.preflight.probes import BY_ID
+
+    for one in checks().values():
+        assert set(one.reads) <= {*BY_ID, "proc.records"}, one.id
+
+
+def test_requirement_data() -> None:
+    assert {
+        "h100",
+        "h200",
+        "b200",
+        "gb200",
+        "b300",
+        "gb300",
+        "mi300x",
+        "mi325x",
+        "mi350x",
+        "mi355x",
+        "h20",
+        "ascend-a2",
+        "ascend-a3",
+        "ascend-950",
+    } <= set(profiles())
+    for one in profiles().values():
+        assert one.count.source and one.product.source
+    assert all(one.source for one in limits().values())
+    assert {79, 64, 94, 119, 154} <= set(xids())
+    assert {one.verdict for one in xids().values()} == {"note", "warn", "fail"}
+
+
+def test_needs_of_a_recorded_host_say_so() -> None:
+    need = replace(PLANNED, recorded=True)
+    bare = change(
+        healthy("lab-head"), "disk.weights", json.dumps({"path": "/m", "exists": True, "files": {}, "digests": {}})
+    )
+    found = findings_of(bare, need)
+    assert by_check(found, "weights.complete")[0].verdict is Verdict.SKIP
+    assert by_check(found, "disk.weights")[0].verdict is Verdict.SKIP
