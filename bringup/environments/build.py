@@ -52,12 +52,14 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
     apart = {host: planned for host, planned in plans.items()
              if str(fleet.variables(host).get("bringup_packages_from")) == "controller" and not fleet.check}
     ready = {host: planned for host, planned in plans.items() if host not in apart}
+    last = dict.fromkeys(work.names, f"looking on {plural(len(plans), 'host')}")
     for name in work.names:
-        fleet.emit(Progress(name, f"looking on {plural(len(ready), 'host')}"))
+        fleet.emit(Progress(name, last[name]))
 
     def told(host: str, text: str) -> None:
         subject, colon, rest = text.partition(": ")
-        if colon and subject in work.names:
+        if colon and subject in last:
+            last[subject] = rest
             fleet.emit(Progress(subject, rest, host=host))
 
     done = fleet.call({host: work.call(host, "build", planned, timeout=_BUILD_SECONDS)
@@ -69,7 +71,7 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
     for host, result in done.items():
         results[host] = _described(result, plans[host], "build_environments", checked=fleet.check)
     for name in work.names:
-        fleet.emit(Progress(name, "done", done=True))
+        fleet.emit(Progress(name, last[name], done=True))
         fleet.emit(StageSummary(name, _summary(name, results, checked=fleet.check)))
     return results
 

@@ -150,6 +150,7 @@ def unfinished(path: Path) -> None:
     (path / "bringup-env.json").unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("damage", "says"), [
     (edit, "not as installed"), (plant, "belongs to no package"), (lose_interpreter, "interpreter is gone"),
     (see_system, "changed"), (lose_package, "not as installed"), (unfinished, "unfinished"),
@@ -346,3 +347,35 @@ def test_lab_and_lab_legacy_for_three_hosts(tmp_path: Path) -> None:
     assert words == "4.57.6\n"
     # 4.57 where 5.3 is expected is no success: the expectation is what decides
     assert verify_environments(fleet, {"names": ["lab"]})["b"].status is Status.OK
+
+
+def test_through_the_verbs_over_ssh(tmp_path: Path) -> None:
+    """env.build and env.verify on the lab's machines: built, nothing to do, damaged, found (4), mended."""
+    env = {**os.environ, "BRINGUP_LAB": str(tmp_path / "lab"), "BRINGUP_PROJECT": str(ROOT)}
+
+    def invoke(*words: str) -> subprocess.CompletedProcess[str]:
+        program = "import sys; from bringup.cli.program import main; sys.exit(main())"
+        return subprocess.run([sys.executable, "-c", program, *words], env=env, cwd=tmp_path, capture_output=True,
+                              text=True, timeout=300)
+
+    try:
+        checked = invoke("env.build", "--env", "lab-legacy", "--check")
+        assert checked.returncode == 0 and "would be built on lab-head,lab-w[1-2]" in checked.stdout, checked
+        assert not list((tmp_path / "lab" / "machines").glob("*/envs/*"))
+        done = invoke("env.build", "--env", "lab-legacy")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "replayed" in done.stdout and "built on lab-head,lab-w[1-2]" in done.stdout
+        again = invoke("env.build", "--env", "lab-legacy")
+        assert again.returncode == 0 and "there already on lab-head,lab-w[1-2]" in again.stdout
+        site = next((tmp_path / "lab" / "machines" / "lab-w1" / "envs").glob("*/lib/python3*/site-packages"))
+        (site / "sitecustomize.py").write_text("")
+        found = invoke("env.verify", "--env", "lab-legacy")
+        assert found.returncode == 4 and "sitecustomize.py" in found.stdout, found.stdout + found.stderr
+        mended = invoke("env.build", "--env", "lab-legacy")
+        assert mended.returncode == 0 and "built on lab-w1" in mended.stdout
+        assert invoke("env.verify", "--env", "lab-legacy").returncode == 0
+        wrong = invoke("env.build", "--env", "lab-legcy")
+        assert wrong.returncode == 2 and "nearest: lab-legacy" in wrong.stderr
+    finally:
+        invoke("lab.down", "--purge")
+    assert not (tmp_path / "lab").exists()

@@ -1,0 +1,81 @@
+"""Traps of the package index, each with the real packages: only their metadata is read, nothing is downloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bringup.base.errors import InputError, StepError
+from bringup.environments.definition import Environment, Override, Platform
+from bringup.environments.resolve import Locking, lock_environment
+
+
+def resolve(tmp_path: Path, requirements: str, *, glibc: str = "2.35", python: str = "3.12",
+            exclude_newer: str | None = None, floors: dict[str, str] | None = None,
+            overrides: tuple[Override, ...] = ()) -> Locking:
+    file = tmp_path / "requirements.in"
+    file.write_text(requirements)
+    platform = Platform("linux", "x86_64", glibc, "cuda12.8")
+    environment = Environment("trap", tmp_path, "a trap", (python,), (platform,), requirements=(file,),
+                              floors=floors or {}, exclude_newer=exclude_newer, overrides=overrides)
+    try:
+        return lock_environment(environment, platform, base=tmp_path)
+    except StepError as error:
+        if "not reached" in error.what:
+            pytest.fail(f"these tests need the package index: {error}")
+        raise
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("glibc", ["2.28", "2.35"])
+def test_two_owners_of_transformers_are_refused_though_the_resolver_is_content(tmp_path: Path, glibc: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(tmp_path, "transformers==5.3.0\nsglang-kt>=0.7\n", glibc=glibc, exclude_newer="2026-11-20")
+    told = str(caught.value)
+    assert "two distributions would own `transformers/`" in told
+    assert "transformers==5.3.0" in told and "transformers-kt==" in told and "asked for by sglang-kt" in told
+
+
+@pytest.mark.full
+def test_an_open_vllm_goes_back_years_and_the_floor_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(tmp_path, "transformers==5.3.0\nvllm>=0.10\n", floors={"vllm": "0.19"}, exclude_newer="2026-11-20")
+    assert "below the floor of vllm" in str(caught.value) and "vllm==0.11" in str(caught.value)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("requirements", "first", "second"), [
+    ("transformers==5.3.0\nvllm>=0.24.0\n", "transformers==5.3.0  wanted by requirements.in:1", "transformers>=5.5.3"),
+    ("transformers==5.3.0\nsglang-kt==0.5.3\n", "transformers==5.3.0  wanted by requirements.in:1",
+     "transformers==4.57.1  wanted by sglang-kt==0.5.3 (requirements.in:2)"),
+])
+def test_what_cannot_hold_together_is_refused_by_name_range_and_file(tmp_path: Path, requirements: str, first: str,
+                                                                    second: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(tmp_path, requirements, exclude_newer="2026-11-20")
+    told = str(caught.value)
+    assert first in told and second in told
+    assert told.index(first) < told.index("the resolver says") < told.index("No solution found")
+
+
+@pytest.mark.full
+def test_the_published_pin_gives_way_to_an_override_with_its_reason(tmp_path: Path) -> None:
+    made = resolve(tmp_path, "sglang-kt==0.5.3\ntransformers==5.3.0\n", exclude_newer="2026-04-20",
+                   overrides=(Override("transformers==5.3.0", "as the tutorial says"),))
+    assert "transformers==5.3.0 \\" in made.text and "# overrides: transformers==5.3.0" in made.text
+
+
+@pytest.mark.full
+def test_the_plain_linux_target_would_pick_an_old_release(tmp_path: Path) -> None:
+    """kt-kernel 0.7.2 needs glibc 2.35; for 2.28, which uv's plain Linux target means, the resolver goes back."""
+    newest = dict(line.rstrip(" \\").split("==") for line in resolve(
+        tmp_path, "kt-kernel>=0.5\n", glibc="2.35", exclude_newer="2026-11-20").text.splitlines() if "==" in line)
+    plain = dict(line.rstrip(" \\").split("==") for line in resolve(
+        tmp_path, "kt-kernel>=0.5\n", glibc="2.28", exclude_newer="2026-11-20").text.splitlines() if "==" in line)
+    assert newest["kt-kernel"] == "0.7.2" and plain["kt-kernel"] < "0.7"
+
+
+def test_the_placeholder_deep_gemm_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="sgl-deep-gemm"):
+        resolve(tmp_path, "deep-gemm>=1.0\n")
