@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bringup.serving.planning.replicas import cut_replicas, host_groups
 from bringup.serving.planning.site import HostFacts, Node, Site, arguments_of, environment_of, serves_http
 from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.render import INTERFACE, Rendering, Request
+from bringup.serving.recipes.schema import Library
 from bringup.serving.recipes.servers import render_for
 from bringup.serving.versions import at_least, check_parsers, flag_value
 
@@ -37,58 +38,89 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). Raises InputError with
     file and line, and the nearest combination that fits.
     """
-    deployment = deployment_of(inventory, variables)
-    engine = engine_named(deployment.engine, deployment.where("engine"))
-    library = load_library(project.root / deployment.recipes if deployment.recipes else None)
-    name = deployment.recipe
-    if name.endswith((".yml", ".yaml")):
-        name = str(project.root / name)
-    recipe = find_recipe(library, name, deployment.where("recipe"))
-    choice = choose(library, recipe, deployment)
-    version, version_reason = _version(project, deployment, engine)
-    _check_version(choice, engine, version, deployment)
-    nodes, nodes_reason = node_count(choice, deployment)
-    replicas, spare = cut_replicas(inventory, deployment, nodes)
-    request = Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, nodes)
+    base = _base(inventory, project, variables)
+    deployment, engine, choice = base.deployment, base.engine, base.choice
+    replicas, spare = cut_replicas(inventory, deployment, base.nodes)
     paths = {host: str((variables(host).get("deployment") or {}).get("model_path") or deployment.model_path)
              for hosts in replicas.values() for host in hosts}
-    renderings = {path: render_for(library, recipe, request, engine.name, version, model_path=path)
-                  for path in dict.fromkeys(paths.values())}
-    rendering = next(iter(renderings.values()))
-    numbers = dict(arithmetic(choice, nodes, deployment.context_length or recipe.context_length))
-    if lab:
-        numbers["load_deadline_seconds"] = LAB_DEADLINE
-    if deployment.load_deadline:
-        numbers["load_deadline_seconds"] = float(deployment.load_deadline)
-    sites = {name: _site(deployment, engine, choice, rendering, hosts, variables, facts or {}, lab,
-                         float(numbers["load_deadline_seconds"])) for name, hosts in replicas.items()}
+    renderings = {path: _rendered(base, path) for path in dict.fromkeys(paths.values())}
+    numbers = _numbers(base, lab)
+    deadline = float(numbers["load_deadline_seconds"])
+    first = next(iter(renderings.values()))
+    sites = {name: _site(base, first, [_node(host, variables(host), (facts or {}).get(host, HostFacts()), lab)
+                                       for host in hosts], lab, deadline) for name, hosts in replicas.items()}
     planned = tuple(_replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab)
                     for name, site in sites.items())
     for replica in planned:
-        check_parsers(engine.name, version, replica.head.argv)
+        check_parsers(engine.name, base.version, replica.head.argv)
+    nodes = [node for site in sites.values() for node in site.nodes]
     numbers.update({
-        "nodes": nodes, "nodes_reason": nodes_reason, "version_reason": version_reason,
-        "model_id": choice.variant.model_id or recipe.model_id, "precision": choice.variant.precision,
-        "requires": dict(recipe.requires) if choice.engine is None else {},
-        "hardware_name": choice.hardware.display_name,
-        "strategy_name": choice.strategy.display_name, "reasoning_field": engine.reasoning_field, "lab": lab,
-        "environments": list(deployment.environments or (deployment.environment,)),
-        "devices_per_node": choice.hardware.gpu_count,
-        "notes": list(recipe.notes) + list(choice.engine.notes if choice.engine else ()),
-        "addresses": {node.host: node.address for site in sites.values() for node in site.nodes},
-        "interface_reasons": {node.host: node.interface_reason for site in sites.values() for node in site.nodes},
-        "address_reasons": {node.host: node.address_reason for site in sites.values() for node in site.nodes},
+        "addresses": {node.host: node.address for node in nodes},
+        "address_reasons": {node.host: node.address_reason for node in nodes},
+        "interface_reasons": {node.host: node.interface_reason for node in nodes},
     })
-    first = planned[0].head
-    served = flag_value(first.argv, engine.served_name_flag) or deployment.model_path
+    served = flag_value(planned[0].head.argv, engine.served_name_flag) or deployment.model_path
     return LaunchPlan(
-        recipe=recipe.name, engine=engine.name, engine_version=version, hardware=choice.hardware.name,
+        recipe=choice.recipe.name, engine=engine.name, engine_version=base.version, hardware=choice.hardware.name,
         strategy=choice.strategy.name, variant=choice.variant.key, features=choice.features,
         environment=deployment.environment, manager=deployment.manager, model_path=deployment.model_path,
         served_name=served, replicas=planned, spare=spare,
         api_key_variable=engine.api_key_env if deployment.has_api_key else None, facts=numbers,
         warnings=_warnings(deployment, engine, lab, numbers),
     )
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What holds for every replica."""
+
+    deployment: Deployment
+    engine: Engine
+    library: Library
+    choice: Choice
+    version: str
+    version_reason: str
+    nodes: int
+    nodes_reason: str
+
+
+def _base(inventory: Inventory, project: Project, variables: Variables) -> _Base:
+    deployment = deployment_of(inventory, variables)
+    engine = engine_named(deployment.engine, deployment.where("engine"))
+    library = load_library(project.root / deployment.recipes if deployment.recipes else None)
+    name = deployment.recipe
+    if name.endswith((".yml", ".yaml")):
+        name = str(project.root / name)
+    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment)
+    version, version_reason = _version(project, deployment, engine)
+    _check_version(choice, engine, version, deployment)
+    nodes, nodes_reason = node_count(choice, deployment)
+    return _Base(deployment, engine, library, choice, version, version_reason, nodes, nodes_reason)
+
+
+def _rendered(base: _Base, model_path: str) -> Rendering:
+    choice = base.choice
+    request = Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, base.nodes)
+    return render_for(base.library, choice.recipe, request, base.engine.name, base.version, model_path=model_path)
+
+
+def _numbers(base: _Base, lab: bool) -> dict[str, Any]:
+    """The arithmetic and what the page tells beside it."""
+    deployment, choice = base.deployment, base.choice
+    numbers = dict(arithmetic(choice, base.nodes, deployment.context_length or choice.recipe.context_length))
+    if deployment.load_deadline or lab:
+        numbers["load_deadline_seconds"] = float(deployment.load_deadline or LAB_DEADLINE)
+    numbers.update({
+        "nodes": base.nodes, "nodes_reason": base.nodes_reason, "version_reason": base.version_reason,
+        "model_id": choice.variant.model_id or choice.recipe.model_id, "precision": choice.variant.precision,
+        "requires": dict(choice.recipe.requires) if choice.engine is None else {},
+        "hardware_name": choice.hardware.display_name, "strategy_name": choice.strategy.display_name,
+        "reasoning_field": base.engine.reasoning_field, "lab": lab,
+        "environments": list(deployment.environments or (deployment.environment,)),
+        "devices_per_node": choice.hardware.gpu_count,
+        "notes": list(choice.recipe.notes) + list(choice.engine.notes if choice.engine else ()),
+    })
+    return numbers
 
 
 def deployment_of(inventory: Inventory, variables: Variables) -> Deployment:
@@ -119,9 +151,8 @@ def api_key_of(inventory: Inventory, variables: Variables) -> Secret | None:
     return None
 
 
-def _site(deployment: Deployment, engine: Engine, choice: Choice, rendering: Rendering, hosts: tuple[str, ...],
-          variables: Variables, facts: Mapping[str, HostFacts], lab: bool, deadline: float) -> Site:
-    nodes = tuple(_node(host, variables(host), facts.get(host, HostFacts()), lab) for host in hosts)
+def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, deadline: float) -> Site:
+    deployment, engine, choice = base.deployment, base.engine, base.choice
     data_parallel = choice.strategy.parallel_flag == "--data-parallel-size"
     meeting = deployment.data_parallel_rpc_port if data_parallel else deployment.master_port
     own_port = flag_value([word for argument in rendering.nodes[0] for word in argument.words], "--port")
@@ -136,7 +167,7 @@ def _site(deployment: Deployment, engine: Engine, choice: Choice, rendering: Ren
     else:
         bind, bind_reason = "0.0.0.0", "served on every address of the head"
     return Site(
-        deployment=deployment, engine=engine, nodes=nodes,
+        deployment=deployment, engine=engine, nodes=tuple(nodes),
         served_name=deployment.served_name or choice.variant.model_id or choice.recipe.model_id, port=port,
         port_reason=port_reason, meeting_port=meeting or (13345 if data_parallel else engine.meeting_port),
         meeting_reason="port in the inventory" if meeting else f"port where head and workers of {engine.name} meet",
