@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bringup.run.actions import ModuleSpec
 
 _OWN: tuple[str, ...] = (
+    "bringup.run.unlocking:specs",
     "bringup.environments.specs:environment_modules",
     # "bringup.ROOM.MODULE:function", the function returns a list of ModuleSpec
     "bringup.preflight.action:modules",

@@ -32,9 +32,10 @@ def operator() -> str:
 
 
 class Reading:
-    """A verb's input, read and checked; nothing was contacted yet."""
+    """A verb's input, read and checked; nothing was contacted yet. `text` is a playbook that is no file."""
 
-    def __init__(self, options: Options, playbook: Path, extra_vars: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: Options, playbook: Path, extra_vars: Mapping[str, Any] | None = None, *,
+                 text: str | None = None) -> None:
         from bringup.base.paths import Project
         from bringup.cli.credentials import parse_extra_vars, read_credentials
         from bringup.cli.modules import module_table
@@ -46,7 +47,7 @@ class Reading:
         given = options.values
         self.options = options
         self.project: Project = Project.find()
-        if not playbook.is_file():
+        if text is None and not playbook.is_file():
             raise InputError(f"there is no playbook `{playbook}`", next=_nearest_playbook(playbook))
         self.credentials: Credentials = read_credentials(options)
         vault = self.credentials.vault
@@ -58,7 +59,7 @@ class Reading:
         self.modules = module_table()
         self.loaded: Loaded = load_playbook(playbook, self.modules, self.templates,
                                             roles_paths=(self.project.root / "roles",), extra_vars=self.extra_vars,
-                                            selection=selection)
+                                            selection=selection, text=text)
         self.limit = self._limit()
 
     def _limit(self) -> tuple[str, ...] | None:

@@ -42,9 +42,15 @@ class Loaded:
 
 
 def load_playbook(path: Path, modules: Mapping[str, Module], engine: Engine, *, roles_paths: Sequence[Path] = (),
-                  extra_vars: Mapping[str, Any] | None = None, selection: Selection | None = None) -> Loaded:
-    """Read and check a playbook. `modules` is by name and alias. Raises InputError with every problem and its place."""
+                  extra_vars: Mapping[str, Any] | None = None, selection: Selection | None = None, text: str | None = None
+                  ) -> Loaded:
+    """Read and check a playbook, from `text` where it is given. `modules` is by name and alias.
+
+    Raises InputError with every problem and its place.
+    """
     reading = Reading(modules, engine, extra_vars or {}, selection or Selection(), tuple(roles_paths))
+    if text is not None:
+        reading.give(path.resolve(), text)
     plays = _plays(reading, path.resolve(), Keywords(), ())
     for play in plays:
         _check_handlers(reading, play)

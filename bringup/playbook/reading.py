@@ -103,6 +103,10 @@ class Reading:
             self._files[path] = yaml.load(text, shown)
         return self._files[path]
 
+    def give(self, path: Path, text: str) -> None:
+        """A text that stands for a file."""
+        self._files[path] = yaml.load(text, shown_path(path))
+
     def check_templates(self, value: Any, *, condition: bool = False) -> None:
         """Compile every template inside a value."""
         try:

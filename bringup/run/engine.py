@@ -60,6 +60,7 @@ class Engine:
         self.statuses: set[ExitStatus] = set()
         self.taker = Taker(self)
         self.stopped = False
+        self.alarm: float | None = None
 
     # telling
 
@@ -99,7 +100,7 @@ class Engine:
             host.link = self.linker(host.name)
             host.link.start()
         except BringupError as error:
-            self._down(host, UNREACHABLE, error)
+            self.down(host, UNREACHABLE, error)
 
     def next_segment(self) -> int:
         self._segments += 1
@@ -137,7 +138,9 @@ class Engine:
         own = owner is link
         request = Request(
             id=self._ids,
-            segment=segment if segment is not None else (owner.segment if own else self.next_segment()),
+            # what does not belong to a flow has a segment of its own: a failure there drops nothing of it
+            segment=segment if segment is not None else (
+                owner.segment if own and flow is not None else self.next_segment()),
             module=call.module, args=call.args, become=call.become, environment=call.environment, timeout=call.timeout,
             check=bool(call.check), diff=bool(call.diff), ignore_errors=ignore_errors,
             no_log=call.no_log or (unit is not None and unit.no_log),
@@ -192,12 +195,15 @@ class Engine:
             for line in list(message.info.get("noise") or [])[:3]:
                 self.note(f"the login printed: {line}", host.name)
         elif isinstance(message, messages.Unreachable):
-            self._down(host, UNREACHABLE, message.error)
+            if host.recovering is not None:
+                self.down(host, LOST, host.recovering)
+            else:
+                self.down(host, UNREACHABLE, message.error)
         elif isinstance(message, messages.Lost):
             if not self.recover(host, message):
-                self._down(host, LOST, message.error)
+                self.down(host, LOST, message.error)
         elif isinstance(message, messages.Closed):
-            self._down(host, CLOSED, UnreachableError("the session was closed", host=host.name))
+            self.down(host, CLOSED, UnreachableError("the session was closed", host=host.name))
         elif isinstance(message, messages.Note):
             self.note(message.text, host.name)
         elif isinstance(message, (messages.Started, messages.Output, messages.Finished, messages.NotRun)):
@@ -237,8 +243,9 @@ class Engine:
         """Lines of a request go to this listener instead of the screen."""
         self._listeners[request] = listener
 
-    def _down(self, host: HostState, state: str, error: BringupError) -> None:
-        host.state, host.error = state, error
+    def down(self, host: HostState, state: str, error: BringupError) -> None:
+        """A host is gone: what was under way there is lost."""
+        host.state, host.error, host.recovering = state, error, None
         host.outbox.clear()
         for number, (owner, unit, step, link) in list(self._requests.items()):
             if link is host:
@@ -293,6 +300,8 @@ class Engine:
 
     def _patience(self, active: Sequence[Flow]) -> float | None:
         due = [flow.wait.until for flow in active if flow.wait is not None and flow.wait.until is not None]
+        if self.alarm is not None:
+            due.append(self.alarm)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def receive(self, patience: float | None) -> bool:
@@ -313,6 +322,8 @@ class Engine:
         return took
 
     def _advance_background(self) -> None:
+        if self.alarm is not None and time.monotonic() >= self.alarm:
+            self.alarm = None
         for work in list(self.background):
             try:
                 next(work)
@@ -334,6 +345,10 @@ class Engine:
         """Run a fleet action for the hosts of a meeting; raw results by host."""
         assert self.fleet_runner is not None
         return self.fleet_runner(flow, task, frame, meeting)
+
+    def outstanding_requests(self) -> list[tuple[HostState, Unit | None, Step, HostState]]:
+        """Requests without an answer, in the order in which they were made: owner, unit, step, host."""
+        return list(self._requests.values())
 
     @property
     def outstanding(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,8 +113,7 @@ class HostState:
     locked: bool = False
     lock_error: BringupError | None = None
     lock_as: str | None = None
-    stopped_by: BringupError | None = None
-    on_line: Callable[[str], None] | None = None
+    recovering: BringupError | None = None
 
     @property
     def down(self) -> bool:

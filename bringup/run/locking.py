@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bringup.base.errors import BringupError, LockedError, StepError
-from bringup.base.text import duration
+from bringup.base.text import duration, fold_hosts
 from bringup.run.actions import Call
 from bringup.run.engine import Engine
 from bringup.run.hosts import UP, HostState, Step
@@ -28,8 +28,9 @@ class LockKeeper:
         self.accounts = accounts
         self.take_over = take_over
         self.open = not hosts
+        self.step = ""
         self.refused: BringupError | None = None
-        self.previous: dict[str, dict[str, Any]] = {}
+        self.previous: dict[str, list[str]] = {}
         self._begun = False
 
     def want(self) -> None:
@@ -48,16 +49,19 @@ class LockKeeper:
                 yield
             if host.down:
                 continue
-            yield from self._lock(host, unavailable)
+            yield from self.take(host, unavailable)
             if self.refused is not None:
                 raise _Refused(self.refused)
         for reason, names in unavailable.items():
-            self.run.note(f"no lock and no journal can be kept there: {reason}", ", ".join(names))
+            self.run.note(f"no lock and no journal can be kept there: {reason}", fold_hosts(names))
+        for text, names in self.previous.items():
+            self.run.note(text, fold_hosts(names))
         self.open = True
 
-    def _lock(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
+    def take(self, host: HostState, unavailable: dict[str, list[str]], wait: float = 0.0) -> Iterator[None]:
+        """Lock one host, waiting at most `wait` seconds for a holder that is about to go."""
         module = "take_over" if self.take_over else "lock"
-        args: dict[str, Any] = {"verb": self.verb, "step": ""}
+        args: dict[str, Any] = {"verb": self.verb, "step": self.step, "wait": wait}
         if self.take_over:
             args["run"] = self.take_over
         step = Step()
@@ -86,16 +90,16 @@ class LockKeeper:
     def _plain(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
         """A host that the run to be taken over never reached is locked as usual."""
         taken, self.take_over = self.take_over, None
-        yield from self._lock(host, unavailable)
+        yield from self.take(host, unavailable)
         self.take_over = taken
 
     def _locked(self, host: HostState, raw: dict[str, Any]) -> None:
         host.locked = True
         previous = raw.get("previous")
         if isinstance(previous, dict):
-            self.previous[host.name] = previous
-            self.run.note(f"goes on where run {previous.get('run')} stopped"
-                          f" ({_step(previous)}{'; its jobs go on' if raw.get('jobs') else ''})", host.name)
+            jobs = "; its jobs go on" if raw.get("jobs") else ""
+            text = f"goes on where run {previous.get('run')} stopped ({_step(previous)}{jobs})"
+            self.previous.setdefault(text, []).append(host.name)
 
     def _held(self, host: str, raw: dict[str, Any]) -> LockedError:
         record = raw.get("record") or {}
@@ -110,6 +114,15 @@ class LockKeeper:
         return LockedError(
             f"is held by {_who(record)} ({_about(record)})", host=host, details=["nothing was changed"],
             next=f"follow it: invoke status --run {record.get('run')}")
+
+    def at(self, step: str) -> None:
+        """Note in the record of each locked host where the run is."""
+        self.step = step
+        for host in self.run.hosts.values():
+            if host.locked and host.state == UP:
+                self.run.send_step(None, None, Step(), Call("lock", {"verb": self.verb, "step": step},
+                                                            become=host.lock_as, changes=False), host,
+                                   ignore_errors=True)
 
     def release(self, seconds: float = 5.0) -> None:
         """Give up every lock that was taken; waits at most so long for the hosts to say so."""

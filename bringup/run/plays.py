@@ -9,6 +9,7 @@ from typing import Any
 
 from bringup.base.errors import BringupError, ExitStatus, InputError, worst
 from bringup.base.events import Event, Note, PlayEnded, PlayStarted, RunEnded, RunStarted
+from bringup.base.text import fold_hosts
 from bringup.connection.messages import Target
 from bringup.inventory.model import Inventory
 from bringup.playbook.jinja import StillToCome
@@ -25,6 +26,7 @@ from bringup.run.hosts import UP, HostState
 from bringup.run.journal import Journal
 from bringup.run.locking import LockKeeper, Refused
 from bringup.run.prepare import Settings, flag, number, privileged
+from bringup.run.recovery import Recovery
 from bringup.run.variables import CONNECTION_NAMES, HostView, Variables
 
 CLOSE_WAIT = 3.0
@@ -99,7 +101,7 @@ class Run:
         accounts = {name: self._account(name) for name in hosts}
         self.engine.lock = LockKeeper(self.engine, hosts, verb=self.options.verb, accounts=accounts,
                                       take_over=self.options.take_over)
-        self.engine.lock.open = not hosts
+        self.engine.recover = Recovery(self.engine, self.engine.lock, self.parts.about.run_id)
 
     def _account(self, host: str) -> str | None:
         """As whom the lock is taken: root where this run elevates there, else the connecting account."""
@@ -166,6 +168,7 @@ class Run:
             if names and not hosts:
                 break
             self._play = play
+            self.engine.lock.at(play.name)
             self.engine.emit(PlayStarted(play.name, index, total, tuple(hosts), origin=play.origin))
             if not hosts:
                 self.engine.emit(Note(f"the pattern `{play.hosts}` matches no host: nothing was done in this play",
@@ -241,6 +244,12 @@ class Run:
     def _interrupt(self) -> None:
         """Ctrl-C: cancel what runs, wait briefly. A second one ends the wait."""
         engine = self.engine
+        running: dict[str, list[str]] = {}
+        for host in engine.hosts.values():
+            if host.flight and host.state == UP:
+                running.setdefault(host.flight[0].name, []).append(host.name)
+        for name, hosts in running.items():
+            engine.note(f'interrupted in task "{name}": it is ended there', fold_hosts(hosts), "warn")
         try:
             engine.background.clear()
             for host in engine.hosts.values():
