@@ -80,7 +80,8 @@ class Driven:
             out.append(answer)
         return out
 
-    def call(self, module: str, args: Mapping[str, Any] | None = None, timeout: float = 15, **more: Any) -> dict[str, Any]:
+    def call(self, module: str, args: Mapping[str, Any] | None = None, timeout: float = 15,
+             **more: Any) -> dict[str, Any]:
         """Run one request in a segment of its own and return its result."""
         self.segment += 1
         answer = self.answers(self.request(module, args, segment=self.segment, **more), timeout=timeout)[0]

@@ -8,8 +8,11 @@ import os
 import re
 import zlib
 
+if False:  # for type checkers alone: importing it costs a host time
+    from typing import Any
+
 CORE = ("blobs", "bootstrap", "builtins", "elevate", "frames", "journal", "lock", "loop", "main", "pids", "task",
-        "wire", "worker")
+        "tasks", "wire", "worker")
 """The files of this package that every session needs."""
 
 _LOADER = '''
@@ -41,7 +44,7 @@ main(M, SOURCES, H + P + D)
 
 PACKAGES = ("bringup.__init__", "bringup.agent.__init__", "bringup.agent.modules.__init__")
 
-_cache = {}  # type: dict[tuple[object, ...], Any]
+_cache = {}  # type: dict[object, Any]
 
 
 def token() -> str:
@@ -61,7 +64,7 @@ def source(name: str) -> str:
         path = os.path.join(folder(), *name.split("."))
         with open(path + ".py", "rb") as handle:
             _cache[key] = handle.read().decode("utf-8")
-    return _cache[key]
+    return str(_cache[key])
 
 
 def own_magic() -> str:
@@ -71,7 +74,7 @@ def own_magic() -> str:
     return importlib.util.MAGIC_NUMBER.hex()
 
 
-def compiled(name: str) -> object:
+def compiled(name: str) -> "Any":
     """The code object of a file of this package, from Python's own cache where it is fresh."""
     key = ("code", name)
     if key not in _cache:
@@ -83,7 +86,7 @@ def compiled(name: str) -> object:
     return _cache[key]
 
 
-def payload(magic: "str | None" = None) -> bytes:
+def payload(magic: "str | None" = None) -> "Any":
     """The packed core, the same bytes for the same files; kept for the life of the process.
 
     With the byte-code number of the host's Python it holds code when that is ours too, which spares the host the
@@ -94,7 +97,7 @@ def payload(magic: "str | None" = None) -> bytes:
     if key not in _cache:
         import marshal
 
-        texts = dict.fromkeys(PACKAGES, "")
+        texts = dict.fromkeys(PACKAGES, "")  # type: dict[str, Any]
         for name in sorted(CORE):
             texts["bringup.agent." + name] = compiled(name) if code else source(name)
         packed = zlib.compress(marshal.dumps(texts) if code else marshal.dumps(texts, 2), 1 if code else 9)
@@ -109,8 +112,9 @@ def line(marker: str) -> str:
     What it says first is `MARKER? NUMBER`: nothing was read before that, so that a child under sudo can be given its
     password first. The agent then says MARKER on a line of its own before its first frame.
     """
-    return ('import sys,os,io,zlib;sys.version_info<(3,6) and sys.exit("python %%d.%%d is older than 3.6"%%sys.version_info'
-            '[:2]);import _frozen_importlib_external as f;M="%s";os.write(1,(M+"? "+f.MAGIC_NUMBER.hex()+"\\n").encode());'
+    return ('import sys,os,io,zlib;'
+            'sys.version_info<(3,6) and sys.exit("python %%d.%%d is older than 3.6"%%sys.version_info[:2]);'
+            'import _frozen_importlib_external as f;M="%s";os.write(1,(M+"? "+f.MAGIC_NUMBER.hex()+"\\n").encode());'
             'R=io.BufferedReader(io.FileIO(0,closefd=False),1);H=R.read(8);P=R.read(int(H,16));'
             'exec(zlib.decompress(P).decode())' % marker)
 
@@ -120,7 +124,8 @@ CANDIDATES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "py
               "/opt/python/bin/python3", "python")
 """Where a Python is looked for on a host, in this order; the system's own comes first: it needs no start-up files."""
 
-_FIND = ('c=$1;m=$2;w=$3;shift 3;for p in "$@";do if command -v "$p" >/dev/null 2>&1;then exec "$p" -SIE -c "$c";fi;done;'
+_FIND = ('c=$1;m=$2;shift 2;[ -n "$LC_ALL$LC_CTYPE$LANG" ] || export LC_CTYPE=C.UTF-8;'
+         'for p in "$@";do if command -v "$p" >/dev/null 2>&1;then exec "$p" -SIE -c "$c";fi;done;'
          'echo "$m-none";for d in $(echo "$PATH"|tr : " ") /usr/local/bin /opt/*/bin "$HOME"/.pyenv/versions/*/bin;'
          'do for f in "$d"/python[23]* "$d"/python;do [ -x "$f" ] && echo "$m-found $f";done;done;exit 127')
 
@@ -132,7 +137,7 @@ def command(marker: str, python: "str | None" = None, extra: "tuple[str, ...]" =
     """
     code = line(marker)
     candidates = (python,) if python else CANDIDATES + tuple(extra)
-    words = ["exec", "/bin/sh", "-c", _quoted(_FIND), "sh", _quoted(code), marker, "-"]
+    words = ["exec", "/bin/sh", "-c", _quoted(_FIND), "sh", _quoted(code), marker]
     return " ".join(words + [_quoted(item) for item in candidates])
 
 
@@ -150,10 +155,10 @@ def needed_by(module: str) -> "list[str]":
     """
     key = ("for", module)
     if key not in _cache:
-        found = []
+        found = []  # type: list[str]
         _collect("modules." + module, found)
         _cache[key] = found
-    return _cache[key]
+    return list(_cache[key])
 
 
 def _collect(name: str, found: "list[str]") -> None:
@@ -173,7 +178,7 @@ def _collect(name: str, found: "list[str]") -> None:
                     _collect(wanted, found)
 
 
-def packed(name: str, magic: "str | None" = None) -> "dict[str, object]":
+def packed(name: str, magic: "str | None" = None) -> "Any":
     """One file for a `source` frame: a dict with `text`, or with `code` when the host's byte code is ours."""
     code = magic is not None and magic == own_magic()
     key = ("packed", name, code)

@@ -18,7 +18,8 @@ DEADLINE = 30.0
 _REASONS = (
     ("must have a tty", "sudo asks for a terminal (requiretty in sudoers)",
      "remove `Defaults requiretty` for this account in sudoers"),
-    ("is not in the sudoers file", "the account is not in sudoers", "add it to sudoers, or set bringup_privileged: false"),
+    ("is not in the sudoers file", "the account is not in sudoers",
+     "add it to sudoers, or set bringup_privileged: false"),
     ("is not allowed to", "sudoers does not allow it", "allow it in sudoers, or set bringup_privileged: false"),
     ("may not run sudo", "sudoers does not allow it", "allow it in sudoers, or set bringup_privileged: false"),
     ("no new privileges", "the session must not gain privileges (no_new_privs)",

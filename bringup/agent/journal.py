@@ -10,7 +10,7 @@ KEPT = 20
 """So many runs are remembered."""
 
 SYNC_EVERY = 0.25
-"""Seconds. An entry is written at once (it survives the agent) and on the disk this much later (it survives a power cut)."""
+"""Seconds. An entry is written at once (it survives the agent); so much later it is on the disk (a power cut)."""
 
 
 class Journal(object):

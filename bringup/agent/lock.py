@@ -100,7 +100,7 @@ class Lock(object):
                 raise Unavailable("%s cannot be written: %s" % (path, error.strerror or error))
 
     def take(self):
-        """True when the lock is ours now; `jobs_alive` says whether jobs of an earlier run go on. Raises Unavailable."""
+        """True when the lock is ours now; `jobs_alive`: whether jobs of an earlier run go on. Raises Unavailable."""
         if self.fd is not None:
             return True
         fd = _open(self.path)

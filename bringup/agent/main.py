@@ -38,7 +38,8 @@ def about():
     except KeyError:
         user, home = str(os.geteuid()), os.environ.get("HOME", "/")
     return {
-        "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "platform": "%s %s" % (sys.platform, os.uname().machine),
+        "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3],
+        "platform": "%s %s" % (sys.platform, os.uname().machine),
         "user": user, "uid": os.geteuid(), "home": home, "hostname": os.uname().nodename,
         "machine_id": machine_id(), "boot_id": pids.boot_id(), "pid": os.getpid(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
 import os
 from collections.abc import Iterator
@@ -60,21 +61,18 @@ class Credentials:
         raise paramiko.AuthenticationException("nothing that was tried was accepted")
 
     def _keys(self) -> Iterator[tuple[str, Any]]:
-        agent_keys: list[Any] | None = None
         for path in self.named:
-            for name, key in self._from_file(path):
-                yield name, key
+            yield from self._from_file(path)
         if self.use_agent:
-            agent_keys = self._agent_keys()
             wanted = self._public_blobs() if self.only_named else None
-            for key in agent_keys:
+            for key in self._agent_keys():
                 if wanted is None or key.asbytes() in wanted:
                     yield f"ssh-agent key {key.comment or key.get_name()}", key
         if not self.named and self.usual:
             for name in USUAL:
-                path = Path("~/.ssh").expanduser() / name
-                if path.is_file():
-                    yield from self._from_file(str(path))
+                file = Path("~/.ssh").expanduser() / name
+                if file.is_file():
+                    yield from self._from_file(str(file))
 
     def _from_file(self, path: str) -> Iterator[tuple[str, Any]]:
         try:
@@ -123,8 +121,6 @@ class Credentials:
             if public.is_file():
                 words = public.read_text(errors="replace").split()
                 if len(words) > 1:
-                    import base64
-
                     out.add(base64.b64decode(words[1]))
         return out
 

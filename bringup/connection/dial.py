@@ -157,7 +157,9 @@ class _Transport(paramiko.Transport):
     """paramiko's transport with the fast cipher first. What it cannot know of the host's key stays in `shown`."""
 
     _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+    _preferred_keys: tuple[str, ...] = paramiko.Transport._preferred_keys  # type: ignore[attr-defined]
     shown: bytes = b""
+    active: bool
 
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
         self.shown = host_key
@@ -241,7 +243,8 @@ def _attempt(server: Server, gate: Gate) -> Link:
         server.address, user=server.user, port=server.port, gateway=False, forward_agent=False,
         config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
         connect_kwargs={"sock": sock, "transport_factory": transport, "auth_strategy": credentials,
-                        "timeout": GREETING, "banner_timeout": GREETING, "auth_timeout": LOGIN, "channel_timeout": LOGIN},
+                        "timeout": GREETING, "banner_timeout": GREETING, "auth_timeout": LOGIN,
+                        "channel_timeout": LOGIN},
     )
     connection.client.set_missing_host_key_policy(check)
     try:
@@ -333,7 +336,7 @@ def _through(server: Server, via: Server, gate: Gate) -> Any:
         reason = error.text if isinstance(error, paramiko.ChannelException) else str(error) or "it hung up"
         raise UnreachableError(f"the bastion {via.address} does not reach it", host=server.label, found=reason,
                                details=_way(server),
-                               next=f"from there: ssh {via.user}@{via.address} nc -vz {server.address} {server.port}") from None
+                               next=f"ssh {via.user}@{via.address} nc -vz {server.address} {server.port}") from None
 
 
 def _way(server: Server) -> list[str]:
@@ -352,8 +355,8 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
             return UnreachableError("ProxyCommand failed", host=server.label, found=text)
         if "Indecipherable protocol version" in text and not any(
                 word in text for word in ("Exceeded MaxStartups", "Not allowed at this time")) and '""' not in text:
-            return UnreachableError("what answers there is no SSH server (phase: banner)", host=server.label, details=way,
-                                    found=text.partition('version "')[2].rstrip('"')[:80],
+            return UnreachableError("what answers there is no SSH server (phase: banner)", host=server.label,
+                                    details=way, found=text.partition('version "')[2].rstrip('"')[:80],
                                     next="check ansible_port")
         return _Refused("it closed the connection before its greeting")
     if isinstance(error, paramiko.AuthenticationException) or transport.initial_kex_done:
@@ -378,7 +381,7 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
 
 
 def host_key(server: Server, gate: Gate) -> None:
-    """Shake hands without logging in: raises what the policy says of the server's key (UnknownHostKey, changed, ...)."""
+    """Shake hands without logging in: raises what the policy says of the server's key (unknown, changed, ...)."""
     probe = replace(server, use_agent=False, named=(), usual=False, password=None)
     try:
         connect(probe, gate)

@@ -69,7 +69,7 @@ class UnknownHostKey(UnreachableError):
     """The server's key is not known; `key` is what it showed."""
 
     def __init__(self, key: UnknownKey, what: str, **fields: str) -> None:
-        super().__init__(what, host=key.host, **fields)  # type: ignore[arg-type]
+        super().__init__(what, host=key.host, **fields)
         self.key = key
 
 
@@ -99,7 +99,7 @@ def _hashed(name: str) -> str:
 
 
 def load(files: Iterable[str]) -> list[Entry]:
-    """All entries of these files; a file that is not there counts as empty. Raises InputError for one that cannot be read."""
+    """All entries of these files; one that is not there counts as empty. Raises InputError when one cannot be read."""
     out: list[Entry] = []
     for file in files:
         path = Path(file).expanduser()
@@ -124,7 +124,7 @@ def _entry(line: str, file: str, number: int) -> Entry | None:
     if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", "cert-authority", "revoked"):
         return None
     try:
-        return Entry(marker, fields[0], fields[1], base64.b64decode(fields[2]), file, number)
+        return Entry(marker, fields[0], fields[1], base64.b64decode(fields[2], validate=True), file, number)
     except binascii.Error:
         return None
 
@@ -200,7 +200,7 @@ class Policy:
             expected = wanted
         else:
             try:
-                own = base64.b64decode(wanted)
+                own = base64.b64decode(wanted, validate=True)
             except binascii.Error:
                 raise InputError("bringup_host_key is no key and no SHA256 fingerprint", host=self.host,
                                  expected="ssh-ed25519 AAAA... or SHA256:...") from None

@@ -261,7 +261,7 @@ class Session:
             pythons = _usable(found)
             return UnreachableError(
                 what, host=self.host, expected="Python 3.6 or newer",
-                found=", ".join(pythons[:8]) if pythons else "no file named python* in PATH, /usr/local/bin, /opt/*/bin",
+                found=", ".join(pythons[:8]) or "no file named python* in PATH, /usr/local/bin, /opt/*/bin",
                 next=(f"ansible_python_interpreter: {pythons[0]}" if pythons
                       else "install it there: apt-get install python3, dnf install python3"))
         errors = _lines(bytes(self._errors) + seen)
@@ -296,24 +296,25 @@ class Session:
                 try:
                     received = decoder.feed(data)
                 except frames.BadFrame as error:
-                    self._end(Lost(self.host, UnreachableError(
-                        "something else wrote into the agent's stream", host=self.host, found=str(error)), self._running))
+                    self._end(self._lost("something else wrote into the agent's stream", found=str(error)))
                     return
             elif now - self._heard > LOST_AFTER:
-                self._end(Closed(self.host) if self._closing else Lost(self.host, UnreachableError(
-                    f"no heartbeat for {now - self._heard:.0f} s", host=self.host,
-                    next="when it answers again, run the same command: what was done is not done twice"), self._running))
+                self._end(self._lost(f"no heartbeat for {now - self._heard:.0f} s"))
                 return
 
     def _gone(self, pipe: Pipe) -> Message:
+        lines = _lines(bytes(self._errors))
+        status = None if self._closing else pipe.status()
+        return self._lost("the connection ended" if status is None else f"the agent ended with status {status}",
+                          details=[f"it printed  {line}" for line in lines[-8:]])
+
+    def _lost(self, what: str, found: str | None = None, details: Sequence[str] = ()) -> Message:
+        """The session is over before its time; when we were closing it anyhow, that is no loss."""
         if self._closing:
             return Closed(self.host)
-        lines = _lines(bytes(self._errors))
-        status = pipe.status()
-        return Lost(self.host, UnreachableError(
-            "the connection ended" if status is None else f"the agent ended with status {status}",
-            host=self.host, details=[f"it printed  {line}" for line in lines[-8:]],
-            next="when it answers again, run the same command: what was done is not done twice"), self._running)
+        error = UnreachableError(what, host=self.host, found=found, details=details,
+                                 next="when it answers again, run the same command: what was done is not done twice")
+        return Lost(self.host, error, self._running)
 
     def _on_frame(self, kind: int, number: int, payload: bytes) -> Message | None:
         """Handle one frame; the message that ends the session, if it does."""
@@ -393,8 +394,8 @@ class Session:
         blob = next((item for item in request.blobs if item.digest == digest), None) if request is not None else None
         with self._condition:
             if request is None or blob is None:
-                refusal = {"t": "blob", "digest": digest, "size": 0, "file": 0, "error": "it was not among the task's files",
-                           "become": request.become if request is not None else None}
+                refusal = {"t": "blob", "digest": digest, "size": 0, "file": 0,
+                           "error": "it was not among the task's files", "become": request.become if request else None}
                 self._control.append(frames.control(refusal, number))
             else:
                 self._files.append(self._file(request, blob))
@@ -411,12 +412,12 @@ class Session:
                 yield frames.pack(frames.SLICE, number, blob.source[start:start + frames.SLICE_BYTES])
             return
         try:
-            handle = Path(blob.source).open("rb")
+            handle = Path(blob.source).open("rb")  # noqa: SIM115 - closed by the `with` below
         except OSError as error:
             head["error"] = f"{blob.source} cannot be read: {error.strerror or error}"
             yield frames.control(head, request.id)
             return
-        with handle, contextlib.suppress(GeneratorExit):
+        with handle:
             yield frames.control(head, request.id)
             left = blob.size
             while left > 0:

@@ -1,4 +1,4 @@
-"""`ansible_ssh_common_args` and `ansible_ssh_extra_args`: the options of ssh that are understood, the others refused."""
+"""`ansible_ssh_common_args` and `ansible_ssh_extra_args`: ssh's options that are understood, the others refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _option(letter: str, value: str, where: str) -> tuple[str, str]:
             return "batchmode", value
         if key not in SUPPORTED and key not in WITHOUT_EFFECT:
             raise InputError(f"{where}: the ssh option {name} is not supported",
-                             next="take it out, or connect with another way that is: ProxyJump, ProxyCommand, Port, ...")
+                             next="take it out, or use one that is: ProxyJump, ProxyCommand, Port, ...")
     if key in ("port", "connecttimeout") and not value.isdigit():
         raise InputError(f"{where}: {key} needs a number", found=value)
     return key, value

@@ -44,7 +44,7 @@ def resolve(host: str, config: str | None, given: Mapping[str, str] | None = Non
     """The settings of a host name as it stands on ssh's command line.
 
     `config`: "" reads the user's file and the system's, a path only that file, None nothing. `given` are options that
-    come first (the command line's). Tokens (`%h`, `%d`, ...) are filled in. Raises InputError for a file that cannot be read.
+    come first (the command line's). Tokens (`%h`, `%d`, ...) are filled in. Raises InputError for an unreadable file.
     """
     settings = Settings(dict(given or {}), {"identityfile": list(identities)} if identities else {})
     reader = _Reader(host, settings)
@@ -70,7 +70,8 @@ class _Reader:
         if config:
             path = Path(config).expanduser()
             if not path.is_file():
-                raise InputError(f"the ssh configuration {config} cannot be read", next="check -F or bringup_ssh_config")
+                raise InputError(f"the ssh configuration {config} cannot be read",
+                                 next="check -F or bringup_ssh_config")
             self.read(path, final, True, 0, user=True)
             return
         for path, user in ((Path("~/.ssh/config").expanduser(), True), (Path("/etc/ssh/ssh_config"), False)):
@@ -232,7 +233,7 @@ def _fill_in(host: str, settings: Settings) -> None:
     name = _expand(options.get("hostname", host), {"h": host, "%": "%"})
     options["hostname"] = name
     tokens = _tokens(host, name, settings)
-    for key in ("proxycommand", "proxyjump", "userknownhostsfile", "globalknownhostsfile", "identityagent", "hostkeyalias"):
+    for key in ("proxycommand", "proxyjump", "userknownhostsfile", "globalknownhostsfile", "identityagent"):
         if key in options and not (key == "proxycommand" and options[key].lower() == "none"):
             options[key] = _path(_expand(options[key], tokens)) if "file" in key else _expand(options[key], tokens)
     for key in _MANY:

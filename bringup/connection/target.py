@@ -28,15 +28,15 @@ def target_of(host: str, variables: Mapping[str, Any], *, become_password: Secre
     method = read.text("ansible_become_method") or "sudo"
     if method not in ("sudo", "ansible.builtin.sudo"):
         raise read.refuse("ansible_become_method", "the become method is not supported", "sudo")
-    for name, fine in (("ansible_become_exe", ("sudo", "/usr/bin/sudo")), ("ansible_become_flags", ("", "-H", "-H -S", "-S")),
-                       ("ansible_shell_type", ("sh",))):
+    for name, fine in (("ansible_become_exe", ("sudo", "/usr/bin/sudo")), ("ansible_shell_type", ("sh",)),
+                       ("ansible_become_flags", ("-H -S", "-H", "-S"))):
         value = read.text(name)
         if value is not None and value not in fine:
             raise read.refuse(name, "this value is not supported", " or ".join(fine[:2]) or None)
     root = read.text("bringup_root") or DEFAULT_ROOT
     if not root.startswith("/") or root == "/":
         raise read.refuse("bringup_root", "must be an absolute path of a folder of its own", DEFAULT_ROOT)
-    common = " ".join(part for part in (read.text("ansible_ssh_common_args"), read.text("ansible_ssh_extra_args")) if part)
+    common = " ".join(filter(None, (read.text("ansible_ssh_common_args"), read.text("ansible_ssh_extra_args"))))
     args = sshargs.parse(common, f"{host}: ansible_ssh_common_args") if connection == "ssh" else sshargs.SshArgs()
     python = read.text("ansible_python_interpreter")
     return Target(
@@ -108,7 +108,7 @@ def _connection(read: _Reader) -> str:
 
 
 def _checking(read: _Reader, args: sshargs.SshArgs) -> str:
-    """`bringup_host_key_checking`, else Ansible's variables, else StrictHostKeyChecking of the arguments, else strict."""
+    """`bringup_host_key_checking`, else Ansible's variables, else the arguments' StrictHostKeyChecking, else strict."""
     value = read.text("bringup_host_key_checking")
     if value is not None:
         if value not in ("strict", "accept-new", "off"):

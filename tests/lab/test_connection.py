@@ -60,7 +60,8 @@ def test_code_or_sources_as_the_way_is(server: SshServer, way: str, monkeypatch:
 
 
 def test_login_noise_is_cut_away_and_told_once(tmp_path: Path) -> None:
-    shell = "printf 'Welcome \\351t\\303\\251\\nbash: warning\\n'; echo oops >&2; exec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\""
+    shell = ("printf 'Welcome \\351t\\303\\251\\nbash: warning\\n'; echo oops >&2; "
+             'exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"')
     with SshServer(tmp_path / "s", f"ForceCommand {shell}").trust() as server, Driven(server.target()) as driven:
         noise = driven.connected().info["noise"]
         assert noise[:2] == ["Welcome \ufffdt\u00e9", "bash: warning"] and "oops" in noise
@@ -93,7 +94,8 @@ def test_a_host_without_python_is_told_so(server: SshServer, monkeypatch: pytest
 
 
 def test_a_shell_that_does_something_else_is_told_with_what_it_printed(tmp_path: Path) -> None:
-    with SshServer(tmp_path / "s", "ForceCommand echo 'This account is currently not available.'; exit 1").trust() as one:
+    command = "ForceCommand echo 'This account is currently not available.'; exit 1"
+    with SshServer(tmp_path / "s", command).trust() as one:
         error = refusal(one.target()).error
     assert "status 1" in error.what and "not available" in text_of(error)
 
@@ -213,7 +215,8 @@ def test_a_login_that_is_refused_lists_what_was_tried(server: SshServer, tmp_pat
 
 def test_the_agents_key_serves_and_not_without_ssh_config(server: SshServer, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    started = subprocess.run(["ssh-agent", "-a", str(tmp_path / "agent.sock")], capture_output=True, text=True, check=True)
+    started = subprocess.run(["ssh-agent", "-a", str(tmp_path / "agent.sock")], capture_output=True, text=True,
+                             check=True)
     pid = int(started.stdout.split("SSH_AGENT_PID=")[1].split(";")[0])
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent.sock"))
@@ -271,7 +274,8 @@ def test_sixteen_at_once_where_the_server_takes_few(tmp_path: Path) -> None:
         assert "drop connection" in server.log or "exceeded MaxStartups" in server.log.lower()
 
 
-def test_a_server_that_goes_on_refusing_is_told_with_the_setting(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_goes_on_refusing_is_told_with_the_setting(server: SshServer,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bringup.connection.dial.REFUSED_FOR", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as full:
 
@@ -327,13 +331,21 @@ def test_a_bastion_that_does_not_reach_the_host_is_named(server: SshServer, tmp_
     assert "circle" in error.what
 
 
+FORWARD = """#!/usr/bin/python3
+import os, socket, sys, threading
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+def feed():
+    for data in iter(lambda: os.read(0, 65536), b""):
+        sock.sendall(data)
+threading.Thread(target=feed, daemon=True).start()
+for data in iter(lambda: sock.recv(65536), b""):
+    os.write(1, data)
+"""
+
+
 def test_a_proxy_command(server: SshServer) -> None:
-    forward = ("python3 -c \"import socket,sys,os,threading\ns=socket.create_connection(('127.0.0.1',%p))\n"
-               "threading.Thread(target=lambda:[s.sendall(d) for d in iter(lambda:os.read(0,65536),b'')],daemon=True).start()\n"
-               "[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')]\"").replace("\n", ";")
-    script = server.folder / "forward.sh"
-    script.write_text("#!/bin/sh\nexec " + forward.replace("%p", "$1").replace(";s=", "\ns=").replace(
-        ";threading", "\nthreading").replace(";[os", "\n[os") + "\n")
+    script = server.folder / "forward"
+    script.write_text(FORWARD)
     script.chmod(0o755)
     with Driven(server.target(ssh_common_args=f"-o ProxyCommand='{script} %p'")) as driven:
         assert driven.call("ping", timeout=30)["ping"] == "pong"

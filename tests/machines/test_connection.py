@@ -27,7 +27,7 @@ def machines() -> Iterator[Cluster]:
         for machine in booted.machines:
             machine.inside("useradd --create-home lin && useradd --system engine && "
                            "install -d -m 700 -o lin /home/lin/.ssh && "
-                           "cp /home/ops/.ssh/authorized_keys /home/lin/.ssh/ && chown lin /home/lin/.ssh/authorized_keys")
+                           "install -o lin -m 600 /home/ops/.ssh/authorized_keys /home/lin/.ssh/authorized_keys")
         yield booted
 
 
@@ -59,6 +59,14 @@ def test_tasks_keep_their_order_whichever_account_runs_them(machine: Machine) ->
         assert answers[1].result["stdout"].split() == ["root", "/root", "/root"]  # type: ignore[union-attr]
         parents = machine.inside("pgrep -cx sudo", check=False).stdout.strip()
         assert int(parents) <= 2  # one elevation, however many tasks
+
+
+def test_commands_under_sudo_have_the_sessions_locale(machine: Machine) -> None:
+    with Driven(target(machine)) as driven:
+        own, root = driven.answers(driven.request("shell", {"cmd": "echo $LC_ALL,$LANG,$LC_CTYPE"}),
+                                   driven.request("shell", {"cmd": "echo $LC_ALL,$LANG,$LC_CTYPE"}, become="root"))
+        assert isinstance(own, Finished) and isinstance(root, Finished)
+        assert own.result["stdout"] == root.result["stdout"]
 
 
 def test_a_wrong_sudo_password_is_tried_once(machine: Machine) -> None:
@@ -117,7 +125,8 @@ def test_a_cancel_and_a_deadline_reach_roots_processes(machine: Machine) -> None
         done = driven.until(lambda item: isinstance(item, Finished))
         assert isinstance(done, Finished) and done.result["cancelled"]
         assert not machine.inside("pgrep -f 'sleep 471[1]'", check=False).stdout
-        timed = driven.answers(driven.request("command", {"cmd": "sleep 4712"}, become="root", timeout=0.5, segment=2))[0]
+        late = driven.request("command", {"cmd": "sleep 4712"}, become="root", timeout=0.5, segment=2)
+        timed = driven.answers(late)[0]
         assert isinstance(timed, Finished) and timed.result["timed_out"]
         assert not machine.inside("pgrep -f 'sleep 471[2]'", check=False).stdout
 
@@ -275,7 +284,8 @@ def test_a_job_is_cancelled_with_its_children(machine: Machine) -> None:
         assert not machine.inside("pgrep -f 'sleep 471[3]'", check=False).stdout
 
 
-def test_a_host_cut_off_in_the_middle_is_lost_and_comes_back(machines: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_cut_off_in_the_middle_is_lost_and_comes_back(machines: Cluster,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bringup.connection.session.LOST_AFTER", 3.0)
     monkeypatch.setattr("bringup.connection.session.HEARTBEAT", 1.0)
     monkeypatch.setattr("bringup.connection.session.SILENCE", 4.0)

@@ -75,7 +75,8 @@ try:
                                stdout=output, stderr=output, start_new_session=True)
 except OSError as error:
     write("job.json", job)
-    write("status.json", {"rc": 127, "ended": time.time(), "msg": "cannot run %s: %s" % (spec["argv"][0], error.strerror)})
+    told = "cannot run %s: %s" % (spec["argv"][0], error.strerror)
+    write("status.json", {"rc": 127, "ended": time.time(), "msg": told})
     sys.exit(0)
 child.append(process)
 try:
@@ -147,7 +148,7 @@ class _Job(object):
             return None
 
     def state(self):
-        """id, state (absent, starting, running, done, failed, cancelled, lost), rc, and what is known of the process."""
+        """id, state (absent, starting, running, done, failed, cancelled, lost), rc, and what is known of it."""
         job = self.read("job.json")
         if job is None:
             return {"id": self.name, "state": "absent"}

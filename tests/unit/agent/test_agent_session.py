@@ -90,7 +90,8 @@ def test_endless_output_is_cut_in_the_middle(agent: Driven) -> None:
 def test_a_deadline_ends_the_whole_family(agent: Driven, tmp_path: Path) -> None:
     mark = tmp_path / "pids"
     # a grandchild in a session of its own that ignores TERM
-    script = f"trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {mark}; while :; do sleep 1; done' & echo $$ >> {mark}; wait"
+    loop = f"echo $$ >> {mark}; while :; do sleep 1; done"
+    script = f"trap '' TERM; setsid sh -c 'trap \"\" TERM; {loop}' & echo $$ >> {mark}; wait"
     began = time.monotonic()
     request = agent.request("shell", {"cmd": script}, timeout=1.0)
     answer = agent.answers(request, timeout=20)[0]
@@ -146,7 +147,8 @@ def test_files_go_in_slices_and_a_large_one_does_not_stop_the_beat(agent: Driven
     assert isinstance(result, Finished) and not result.result.get("failed"), result
     assert hashlib.sha256((tmp_path / "copied").read_bytes()).hexdigest() == digest
     # the same again: nothing is sent
-    again = agent.answers(agent.request("copy", args, blobs=[Blob(digest, 100 << 20, Path("/no/such/file"))]), timeout=30)[0]
+    gone = Blob(digest, 100 << 20, Path("/no/such/file"))
+    again = agent.answers(agent.request("copy", args, blobs=[gone]), timeout=30)[0]
     assert isinstance(again, Finished) and again.result["changed"] is False
 
 
