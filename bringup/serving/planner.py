@@ -13,6 +13,7 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.paths import Project
 from bringup.base.secrets import SCRUBBER, Secret
+from bringup.base.text import nearest
 from bringup.inventory.model import Inventory
 from bringup.serving.engines.facts import Engine, engine_named
 from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
@@ -241,7 +242,14 @@ def _bound_to(site: Site, rank: int) -> Site:
 def _version(project: Project, deployment: Deployment, engine: Engine) -> tuple[str, str]:
     if deployment.engine_version:
         return deployment.engine_version, "engine_version in the inventory"
-    folder = project.root / "envs" / deployment.environment
+    shelf = project.root / "envs"
+    folder = shelf / deployment.environment
+    known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []
+    for name in (deployment.environment, *deployment.environments):
+        if known and name not in known:
+            near = nearest(name, known)
+            raise InputError(f"no environment is called `{name}`", where=deployment.where("environment"),
+                             expected=", ".join(known), next=f"environment: {near}" if near else None)
     found = locked_version(folder, engine.package)
     if found:
         return found, f"lock of {deployment.environment}"
@@ -251,7 +259,7 @@ def _version(project: Project, deployment: Deployment, engine: Engine) -> tuple[
 def locked_version(folder: Path, package: str) -> str | None:
     """The version that an environment's lock (or its requirements) pins a package to, or None."""
     pattern = re.compile(rf"^\s*{re.escape(package)}(?:\[[^]]*\])?\s*==\s*([\w.+-]+)", re.M | re.I)
-    for path in sorted(folder.glob("*.lock")) + sorted(folder.glob("*.txt")) + sorted(folder.glob("*.in")):
+    for path in [*sorted(folder.glob("locks/*.txt")), *sorted(folder.glob("*.in"))]:
         match = pattern.search(path.read_text(encoding="utf-8", errors="replace"))
         if match:
             return match.group(1)

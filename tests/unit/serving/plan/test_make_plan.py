@@ -251,11 +251,20 @@ def test_places_survive_templating(site):
 
 
 def test_the_environments_lock_gives_the_version(site):
-    folder = site.folder / "envs" / "glm51-vllm"
+    folder = site.folder / "envs" / "glm51-vllm" / "locks"
     folder.mkdir(parents=True)
-    (folder / "linux.lock").write_text("torch==2.11.0\nvllm==0.24.1 \\\n    --hash=sha256:00\n")
+    (folder / "linux.txt").write_text("torch==2.11.0\nvllm==0.24.1 \\\n    --hash=sha256:00\n")
+    (folder.parent / "requirements.in").write_text("vllm==0.24.0\n")
     plan = site()
     assert plan.engine_version == "0.24.1" and plan.facts["version_reason"] == "lock of glm51-vllm"
+
+
+def test_an_environment_that_is_not_there(site):
+    (site.folder / "envs" / "glm51-vllm").mkdir(parents=True)
+    with pytest.raises(InputError) as error:
+        site(environment="glm51-vlm")
+    assert "no environment is called `glm51-vlm`" in str(error.value) and "glm51-vllm" in str(error.value)
+    assert "site.yml:" in str(error.value)
 
 
 def test_expert_parallel_over_nodes_serves_on_every_node(site):
