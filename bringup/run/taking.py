@@ -36,7 +36,8 @@ class Taker:
             if not unit.complete:
                 break
             if any(step.dropped for step in unit.steps):
-                if unit.loop and any(step.raw is not None and step.raw.get("failed") for step in unit.steps):
+                # the host dropped the rest behind an item that failed there, whatever failed_when makes of it here
+                if unit.loop and any(step.raw is not None for step in unit.steps):
                     self._send_again(host, unit)
                     break
                 host.flight.popleft()
