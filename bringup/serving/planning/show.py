@@ -64,6 +64,10 @@ def as_lines(plan: LaunchPlan, width: int) -> Iterator[str]:
     for number, replica in enumerate(plan.replicas):
         yield ""
         yield from _replica(plan, replica, width, whole=number == 0)
+    if len(plan.replicas) > 1:
+        yield ""
+        yield from _wrapped(f"The commands of the other {plural(len(plan.replicas) - 1, 'replica')} are those of "
+                            f"{plan.replicas[0].name} with their own hosts and addresses.", width)
 
 
 def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
@@ -110,7 +114,6 @@ def _replica(plan: LaunchPlan, replica: ReplicaPlan, width: int, *, whole: bool)
             f"0-{last - first}, ports {ports}; {addresses.get(process.host, process.host)}: "
             f"{reasons.get(process.host, '')}", width, " " * 15)
     if not whole:
-        yield from _wrapped("  commands as for the first replica, with these hosts and addresses", width)
         return
     shown: ProcessPlan | None = None
     for process in replica.processes:
