@@ -128,14 +128,13 @@ def _mark(folder):
 
 
 def _holders(given):
-    """`pid device` for every process that has an accelerator's device file open or mapped."""
-    lines, closed = [], 0
+    """`pid device name` for every process that has an accelerator's device file open."""
+    lines = []
     for pid in _pids():
         folder = "/proc/%d/fd" % pid
         try:
             names = os.listdir(folder)
-        except OSError as error:
-            closed += error.errno == errno.EACCES
+        except OSError:
             continue
         seen = set()
         for name in names:
@@ -145,8 +144,7 @@ def _holders(given):
                 continue
             if _DEVICE.match(target) and target not in seen:
                 seen.add(target)
-                lines.append("%d %s" % (pid, target))
-    lines.append("unreadable %d" % closed)
+                lines.append("%d %s %s" % (pid, target, _read("/proc/%d/comm" % pid) or "?"))
     return _text(lines)
 
 

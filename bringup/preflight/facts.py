@@ -9,6 +9,7 @@ from typing import Any
 
 from bringup.preflight.answers import Answers
 from bringup.preflight.parsers import ascend, host, kernel, nvidia_q, nvidia_text, processes, rdma
+from bringup.preflight.parsers.processes import Holder
 from bringup.preflight.unread import Unread
 
 
@@ -255,7 +256,7 @@ class Facts:
         return tuple(processes.tree(text, dict) for text in files.values())
 
     @cached_property
-    def holders(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
+    def holders(self) -> tuple[Holder, ...]:
         return processes.holders(self.answers.text("proc.holders"))
 
     @cached_property

@@ -29,11 +29,20 @@ def wants_links(view: View) -> Profile | None:
     return profile if profile is not None and profile.nvlinks is not None else None
 
 
+def _none(view: View) -> bool:
+    """True for one GPU passed through to a virtual machine: the tool then prints nothing and exits 0."""
+    answer = view.facts.answers.get("nvidia.nvlink")
+    printed = answer.stdout + answer.stderr
+    return not (answer.missing or answer.timed_out or answer.rc or printed.strip()) and len(view.facts.smi.gpus) == 1
+
+
 @check("nvlink.up", "every NVLink of every GPU is up", platform="nvidia", reads=("nvidia.nvlink",),
        source="hardware profile; Azure, imbue: any inactive link fails", absent="unknown",
        after=(*DRIVER, "nvidia.mig"), remedy="reset all GPUs of the host; reseat or replace when a link stays down")
 def links_up(view: View) -> Outcome | list[Outcome]:
     profile = wants_links(view)
+    if _none(view):
+        return skipped("nvidia-smi shows no NVLink, and one GPU has no peer")
     out = []
     count = 0
     for links in view.facts.nvlinks:
@@ -67,6 +76,8 @@ def links_up(view: View) -> Outcome | list[Outcome]:
        source="hardware profile", after=(*DRIVER, "nvlink.up"), remedy="reset all GPUs of the host")
 def link_speed(view: View) -> Outcome:
     profile = wants_links(view)
+    if _none(view):
+        return skipped("nvidia-smi shows no NVLink, and one GPU has no peer")
     if profile is None or profile.nvlink_speed is None:
         return skipped("no profile says how fast they must be")
     slow = [f"GPU {links.gpu} link {link}: {speed:g}" for links in view.facts.nvlinks
@@ -81,6 +92,8 @@ def link_speed(view: View) -> Outcome:
        source="imbue: warn at 5 in total; DCGM: any replay or recovery", after=(*DRIVER, "nvlink.up"),
        remedy="watch it; replace the board when counts grow")
 def link_errors(view: View) -> Outcome:
+    if _none(view):
+        return skipped("nvidia-smi shows no NVLink, and one GPU has no peer")
     seen = {gpu: errors for gpu, errors in view.facts.nvlink_errors.items() if errors}
     if not seen:
         return passed("0")

@@ -12,7 +12,7 @@ from bringup.preflight.registry import Outcome, View, check, failed, noted, pass
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
-_DAEMONS = ("nvidia-persistenced", "dcgm", "nv-hostengine", "nvidia-smi", "nvitop", "nvidia-fabricmanager")
+_DAEMONS = ("nvidia-persiste", "dcgm", "nv-hostengine", "nvidia-smi", "npu-smi", "nvitop", "fabricmanage")
 RUNNING, LEFTOVER, STRANGE = "running", "leftover", "strange"
 
 
@@ -109,18 +109,20 @@ def devices(view: View) -> list[Outcome]:
 def _hidden(view: View, owners: Owners, listed: set[int]) -> Iterable[Outcome]:
     """Processes that hold a device file though nvidia-smi does not list them, where memory is in use."""
     try:
-        holders, _ = view.facts.holders
+        holders = view.facts.holders
     except Unread:
         return
     idle = limits()["idle_memory"].number
     busy = [gpu for gpu in view.facts.smi.gpus if (gpu.memory_used or 0) > idle]
-    for pid, paths in holders.items():
-        numbers = [path for path in paths if path.removeprefix("/dev/nvidia").isdigit()]
-        process = owners.table.get(pid)
-        daemon = process is not None and any(name in process.command for name in _DAEMONS)
-        if busy and numbers and pid not in listed and not daemon and owners.of(pid) != RUNNING:
-            yield warned(f"{', '.join(numbers)} open, not listed by nvidia-smi: pid {owners.shown(pid)}",
-                         mend="ask its owner")
+    for holder in holders:
+        numbers = [path for path in holder.devices if path.removeprefix("/dev/nvidia").isdigit()]
+        process = owners.table.get(holder.pid)
+        words = f"{holder.name} {process.command if process else ''}"
+        # the probes' own tools look at the devices at the same moment
+        daemon = any(name in words for name in _DAEMONS)
+        if busy and numbers and holder.pid not in listed and not daemon and owners.of(holder.pid) != RUNNING:
+            yield warned(f"{', '.join(numbers)} open, not listed by nvidia-smi: pid "
+                         f"{owners.shown(holder.pid, holder.name)}", mend="ask its owner")
 
 
 @check("process.memory", "no device memory is used but by the running release", platform="nvidia", reads=("nvidia.q",),

@@ -160,17 +160,25 @@ def tree(text: str, kind: type) -> Any:
     return value
 
 
-def holders(text: str) -> tuple[Mapping[int, tuple[str, ...]], int]:
-    """`pid device` lines: devices by pid, and how many processes could not be looked into."""
-    out: dict[int, tuple[str, ...]] = {}
-    closed = 0
+@dataclass(frozen=True)
+class Holder:
+    """A process that has device files open, with the name that the kernel knows it by."""
+
+    pid: int
+    devices: tuple[str, ...]
+    name: str
+
+
+def holders(text: str) -> tuple[Holder, ...]:
+    """`pid device name` lines, one for each device."""
+    out: dict[int, Holder] = {}
     for line in text.splitlines():
-        left, _, right = line.partition(" ")
-        if left == "unreadable":
-            closed = int(right) if right.isdigit() else closed
-        elif left.isdigit():
-            out[int(left)] = (*out.get(int(left), ()), right)
-    return out, closed
+        words = line.split(None, 2)
+        if len(words) >= 2 and words[0].isdigit():
+            pid, name = int(words[0]), words[2] if len(words) > 2 else ""
+            known = out.get(pid, Holder(pid, (), name))
+            out[pid] = Holder(pid, (*known.devices, words[1]), name or known.name)
+    return tuple(out.values())
 
 
 def acs(text: str) -> tuple[tuple[str, bool], ...]:

@@ -113,7 +113,6 @@ def test_c007_what_the_running_release_holds_is_no_finding() -> None:
         answers,
         "proc.processes",
         "PID PPID USER STAT START ELAPSED UNIT MARK COMMAND\n"
-        "1586 1 nvidia-persistenced S 1200 99 - - /usr/bin/nvidia-persistenced\n"
         "5000 1 bringup S 900 3600 - /opt/bringup|r1-0|n1 python -m vllm\n"
         "5001 5000 bringup S 950 3500 - /opt/bringup|r1-0|n1 VLLM::Worker\n",
     )
