@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import BringupError, ExitStatus, UnreachableError
+from bringup.base.errors import BringupError, ExitStatus, LockedError, UnreachableError
 from bringup.base.events import Event, Line, Note, TaskStarted
 from bringup.connection import messages
 from bringup.connection.messages import Request
@@ -61,6 +61,7 @@ class Engine:
         self.taker = Taker(self)
         self.stopped = False
         self.alarm: float | None = None
+        self.halted: LockedError | None = None
 
     # telling
 
@@ -132,7 +133,7 @@ class Engine:
         self.connect(link)
         self._ids += 1
         step.call, step.link_host = call, link.name
-        if link.down:
+        if link.down or (self.halted is not None and unit is not None):
             self._lose(step, link)
             return self._ids
         own = owner is link
@@ -200,6 +201,8 @@ class Engine:
             else:
                 self.down(host, UNREACHABLE, message.error)
         elif isinstance(message, messages.Lost):
+            if isinstance(message.error, LockedError):
+                self.halt(message.error)
             if not self.recover(host, message):
                 self.down(host, LOST, message.error)
         elif isinstance(message, messages.Closed):
@@ -215,6 +218,7 @@ class Engine:
             return
         owner, unit, step, _ = found
         if isinstance(message, messages.Started):
+            step.started = True
             if unit is not None and owner.flight and owner.flight[0] is unit:
                 self.tell_start(unit)
             return
@@ -227,6 +231,8 @@ class Engine:
             step.raw, step.seconds = dict(message.result), step.seconds + message.seconds
         else:
             step.dropped = True
+            if self.halted is not None and not owner.failing:
+                self._lose(step, found[3])
         if unit is not None:
             self.settle(owner)
 
@@ -253,9 +259,33 @@ class Engine:
                 self._lose(step, host)
                 if unit is not None:
                     self.settle(owner)
+        self._lose_dropped(host)
+
+    def _lose_dropped(self, host: HostState) -> None:
+        """Tasks that an agent which stops has answered as not run."""
+        if host.failing or host.gone:
+            return
+        for unit in host.flight:
+            for step in unit.steps:
+                if step.dropped:
+                    self._lose(step, host)
+        self.settle(host)
+
+    def halt(self, error: LockedError) -> None:
+        """Another operator takes the run over: what runs may end, nothing begins any more, on any host."""
+        if self.halted is not None:
+            return
+        self.halted = error
+        for number, (_, _, step, link) in list(self._requests.items()):
+            if not step.started and link.link is not None and not link.down:
+                link.link.cancel(number)
+        for host in self.hosts.values():
+            if not host.down:
+                self._lose_dropped(host)
 
     def _lose(self, step: Step, link: HostState) -> None:
-        step.lost = link.error or UnreachableError("the session has ended", host=link.name)
+        step.dropped = False
+        step.lost = self.halted or link.error or UnreachableError("the session has ended", host=link.name)
         step.unreachable = link.state == UNREACHABLE
 
     # the loop

@@ -48,6 +48,7 @@ class Step:
     call: Call | None = None
     nodes: Sequence[Node] = ()
     judged: bool = False
+    started: bool = False
     shown: bool = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import BringupError, ExitStatus
+from bringup.base.errors import BringupError, ExitStatus, LockedError
 from bringup.base.events import TaskEnded
 from bringup.base.results import Status
 from bringup.playbook.model import Task
@@ -40,9 +40,7 @@ class Taker:
                 if unit.loop and any(step.raw is not None for step in unit.steps):
                     self._send_again(host, unit)
                     break
-                host.flight.popleft()
-                self._withdraw(host, unit)
-                continue
+                break  # the agent stops: what ends the session says why, and takes this with it
             host.flight.popleft()
             self._conclude(host, unit)
 
@@ -219,7 +217,8 @@ class Taker:
         if result.status in (Status.UNREACHABLE, Status.LOST):
             if not result.ignored:
                 host.gone = True
-                self.run.statuses.add(ExitStatus.UNREACHABLE)
+                stopped = any(isinstance(step.lost, LockedError) for step in unit.steps)
+                self.run.statuses.add(ExitStatus.LOCKED if stopped else ExitStatus.UNREACHABLE)
                 flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=False)
         elif result.status is Status.FAILED and not result.ignored:
             host.failing = True
