@@ -12,6 +12,7 @@ Control frames from the controller (the number of the frame is the request's):
 To the controller: ready, started, result, notrun, want (digest), hb, note (text), stopping, stopped (by), bye.
 """
 
+import math
 import os
 import pwd
 import select
@@ -26,6 +27,11 @@ from bringup.agent.elevate import DEADLINE
 from bringup.agent.lock import state_folder
 from bringup.agent.tasks import Tasks, address, locale
 from bringup.agent.wire import HIGH, Closed
+
+GATHER = 0.004
+"""Seconds that results may wait for more of them."""
+
+GATHER_BYTES = 16384
 
 READ, WRITE = select.POLLIN | select.POLLHUP | select.POLLERR, select.POLLOUT
 
@@ -54,6 +60,7 @@ class Agent(Tasks):
         self.lock = None
         self.journal = None
         self.journal_child = None
+        self.up_since = None
         self.stopping = None
         self.told_stop = False
         self.cut_at = None
@@ -71,7 +78,8 @@ class Agent(Tasks):
         while not self.done:
             self.advance()
             for wire in self.wires():
-                wire.flush()
+                if wire is not self.up or self.up_is_due():
+                    wire.flush()
             self.wait()
             self.tick()
         self.shut_down()
@@ -81,6 +89,19 @@ class Agent(Tasks):
         self.cut("terminated")
         if self.cut_at is not None:
             self.cut_at = 0.0  # no grace for the task under way
+
+    def up_is_due(self):
+        """While more tasks wait, what goes up is gathered for a moment: one packet costs as much as ten results."""
+        if not self.up.waiting:
+            self.up_since = None
+            return False
+        now = time.time()
+        if self.up_since is None:
+            self.up_since = now
+        if self.queue and self.up.waiting < GATHER_BYTES and now < self.up_since + GATHER:
+            return False
+        self.up_since = None
+        return True
 
     def wires(self):
         out = [] if self.cut_at is not None else [self.up]
@@ -95,10 +116,9 @@ class Agent(Tasks):
 
         def watch(wire, handler, may_read):
             mask = (READ if may_read else 0)
-            if wire.waiting and wire.write_fd is not None and wire.write_fd != wire.read_fd:
+            gathering = wire is self.up and self.up_since is not None
+            if wire.waiting and wire.write_fd is not None and wire.write_fd != wire.read_fd and not gathering:
                 poll.register(wire.write_fd, WRITE)
-            elif wire.waiting:
-                mask |= WRITE
             if mask:
                 poll.register(wire.read_fd, mask)
                 handlers[wire.read_fd] = handler
@@ -115,7 +135,7 @@ class Agent(Tasks):
             if child.error_fd is not None:
                 poll.register(child.error_fd, READ)
                 handlers[child.error_fd] = lambda c=child: self.on_child_errors(c)
-        for fd, mask in poll.poll(self.patience() * 1000):
+        for fd, mask in poll.poll(math.ceil(self.patience() * 1000)):
             if fd in handlers and mask & READ:
                 handlers[fd]()
 
@@ -123,6 +143,8 @@ class Agent(Tasks):
         """Seconds until something is due."""
         now = time.time()
         due = [self.next_beat, now + 1.0]
+        if self.up_since is not None:
+            due.append(self.up_since + GATHER)
         if self.ending is not None or self.cut_at is not None:
             due.append(now + 0.02)
         if self.current is not None:

@@ -84,13 +84,15 @@ class Session:
         self._pipe: Pipe | None = None
         self._marker = bootstrap.token()
         self._condition = threading.Condition()
-        self._control: deque[bytes | str] = deque()  # a text is the name of a file of the agent, packed when it is sent
+        # (request, frame) that wait to be written; a text is the name of a file of the agent, packed when it is sent
+        self._control: deque[tuple[int, bytes | str]] = deque()
         self._magic: str | None = None
-        self._files: deque[Iterator[bytes]] = deque()
+        self._files: deque[tuple[int, Iterator[bytes]]] = deque()
         self._file_number = 0
         self._requests: dict[int, Request] = {}
         self._modules_sent: set[str] = set()
         self._running: int | None = None
+        self._started = False  # the agent was sent
         self._closing = False
         self._ended = False
         self._heard = time.monotonic()
@@ -105,31 +107,40 @@ class Session:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; they are sent without waiting for those before them."""
-        control: list[bytes | str] = []
         with self._condition:
             for request in requests:
                 self._requests[request.id] = request
-                control.extend(self._sources(request))
-                control.append(frames.control(_task(request, self.target), request.id))
+                self._control.extend((0, name) for name in self._sources(request))
+                self._control.append((request.id, frames.control(_task(request, self.target), request.id)))
                 for blob in request.blobs:
                     if blob.size <= INLINE:
-                        control.extend(self._slices(request, blob))
-            self._control.extend(control)
+                        self._control.extend((request.id, frame) for frame in self._file(request, blob))
             self._condition.notify()
 
     def cancel(self, request: int | None = None) -> None:
         """Cancel one request, or all: what has not begun is answered NotRun, what runs is ended with its processes."""
         with self._condition:
-            self._control.appendleft(frames.control({"t": "cancel", "all": request is None}, request or 0))
+            unsent = {number for number, _ in self._control if number and request in (None, number)}
+            self._control = deque(item for item in self._control if item[0] not in unsent)
+            self._files = deque(item for item in self._files if request not in (None, item[0]))
+            for number in sorted(unsent):
+                self._requests.pop(number, None)
+                self._post(NotRun(self.host, number))
+            if self._started and (request is None or request not in unsent):
+                self._control.appendleft((0, frames.control({"t": "cancel", "all": request is None}, request or 0)))
             self._condition.notify()
 
     def close(self) -> None:
-        """End the session: what runs is cancelled. Closed follows when the agent is gone."""
+        """End the session: what runs is cancelled. Closed follows when the agent is gone, or at once when none runs."""
         with self._condition:
-            if self._closing:
+            if self._closing or self._ended:
                 return
             self._closing = True
-            self._control.append(frames.control({"t": "close"}))
+            if not self._started:
+                self._ended = True
+                self._post(Closed(self.host))
+                return
+            self._control.append((0, frames.control({"t": "close"})))
             self._condition.notify()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -146,6 +157,8 @@ class Session:
                 info, rest = self._await_agent(self._pipe)
             except BringupError as error:
                 self._end(Closed(self.host) if self._closing else Unreachable(self.host, error))
+                return
+            if self._ended:
                 return
             self._post(Connected(self.host, info))
             threading.Thread(target=self._write_loop, args=(self._pipe,), name=f"writer {self.host}",
@@ -164,9 +177,11 @@ class Session:
 
     def _end(self, message: Message) -> None:
         with self._condition:
+            if self._ended:
+                return  # closed while it was still on its way: that was told
             self._ended = True
             self._condition.notify()
-        self._post(message)
+            self._post(message)
 
     def _connect(self) -> Pipe:
         command = bootstrap.command(self._marker, self.target.python)
@@ -181,7 +196,7 @@ class Session:
     def _taken(self) -> bytes:
         """The control frames that wait, as bytes; the caller holds the lock."""
         out = []
-        for item in self._control:
+        for _, item in self._control:
             if isinstance(item, str):
                 out.append(frames.control({"t": "source", **bootstrap.packed(item, self._magic)}))
             else:
@@ -192,6 +207,9 @@ class Session:
     def _send_agent(self, pipe: Pipe) -> None:
         """The agent, who we are, and what was submitted so far, in one write."""
         with self._condition:
+            if self._ended:
+                return
+            self._started = True
             early = self._taken()
         # a pipe that is closed already has said why: the reader tells it
         with contextlib.suppress(OSError):
@@ -221,7 +239,7 @@ class Session:
         while True:
             data = pipe.read(min(1.0, max(0.0, until - time.monotonic())))
             self._errors += pipe.errors()
-            if data == b"":
+            if data == b"" or self._ended:
                 raise self._no_agent(pipe, bytes(seen))
             if data:
                 seen += data
@@ -361,7 +379,7 @@ class Session:
                     if self._ended:
                         return
                     data = self._taken()
-                    file = self._files.popleft() if self._files else None
+                    number, file = self._files.popleft() if self._files else (0, None)
                 if data:
                     pipe.write(data)
                 if file is not None:
@@ -369,7 +387,8 @@ class Session:
                     if piece is not None:
                         pipe.write(piece)
                         with self._condition:
-                            self._files.append(file)
+                            if number in self._requests:
+                                self._files.append((number, file))
                 if time.monotonic() >= beat:
                     beat = time.monotonic() + HEARTBEAT
                     pipe.write(ping)
@@ -386,9 +405,6 @@ class Session:
         self._modules_sent.update(out)
         return out
 
-    def _slices(self, request: Request, blob: Any) -> list[bytes]:
-        return list(self._file(request, blob))
-
     def _send_file(self, number: int, digest: str) -> None:
         request = self._requests.get(number)
         blob = next((item for item in request.blobs if item.digest == digest), None) if request is not None else None
@@ -396,9 +412,9 @@ class Session:
             if request is None or blob is None:
                 refusal = {"t": "blob", "digest": digest, "size": 0, "file": 0,
                            "error": "it was not among the task's files", "become": request.become if request else None}
-                self._control.append(frames.control(refusal, number))
+                self._control.append((number, frames.control(refusal, number)))
             else:
-                self._files.append(self._file(request, blob))
+                self._files.append((number, self._file(request, blob)))
             self._condition.notify()
 
     def _file(self, request: Request, blob: Any) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from driven_session import Driven
 
 from bringup.agent import pids
-from bringup.connection.messages import Finished, Lost, NotRun, Output, Started, Target
+from bringup.connection.messages import Closed, Finished, Lost, NotRun, Output, Started, Target
 from bringup.run.actions import Blob
 
 
@@ -121,6 +122,37 @@ def test_cancel_overtakes_and_ends_the_task(agent: Driven, tmp_path: Path) -> No
     assert time.monotonic() - began < 3
     assert pids.start_time(int(mark.read_text())) is None
     assert {item.id for item in agent.seen if isinstance(item, NotRun)} == {item.id for item in behind}
+
+
+def test_what_is_cancelled_before_it_was_sent_never_runs(tmp_path: Path) -> None:
+    driven = Driven(here(tmp_path / "root"))
+    kept, dropped = [driven.request("command", {"cmd": f"touch {tmp_path}/{name}"}) for name in ("kept", "dropped")]
+    driven.submit(kept, dropped)
+    driven.session.cancel(dropped.id)
+    with driven:
+        answers = {item.id: type(item) for item in (driven.until(lambda item: isinstance(item, (Finished, NotRun)))
+                                                    for _ in range(2)) if isinstance(item, (Finished, NotRun))}
+        assert answers == {kept.id: Finished, dropped.id: NotRun}
+        for number in range(20):  # a cancel right behind a submit, before the writer has come to it
+            request = driven.request("shell", {"cmd": f"sleep 5; touch {tmp_path}/late"}, segment=100 + number)
+            driven.submit(request)
+            driven.session.cancel(None)
+            answer = driven.until(lambda item, number=request.id: isinstance(item, (Finished, NotRun))
+                                  and item.id == number, 5)
+            assert isinstance(answer, NotRun) or answer.result["cancelled"]  # type: ignore[attr-defined]
+            driven.segment += 1
+    assert (tmp_path / "kept").exists() and not (tmp_path / "dropped").exists() and not (tmp_path / "late").exists()
+
+
+def test_closing_a_session_that_is_still_on_its_way_is_told_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Target(host="far", address="127.0.0.1", port=silent.getsockname()[1], user="x", ssh_config=None)
+        driven = Driven(target)
+        driven.session.start()
+        time.sleep(0.2)
+        began = time.monotonic()
+        driven.session.close()
+        assert isinstance(driven.end(5), Closed) and time.monotonic() - began < 1
 
 
 def test_a_killed_worker_is_a_failed_task_and_nothing_more(agent: Driven) -> None:
