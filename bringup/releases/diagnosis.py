@@ -56,7 +56,8 @@ def told(cause: Cause, outcome: Outcome, kept: Path, root: Path) -> list[str]:
     """Cause, why, mend and kept, as the screen shows them."""
     lines = [f"cause    {cause.host}: {cause.what}"]
     if cause.evidence and cause.evidence != cause.what:
-        lines.append(f"         {clock(cause.at)}  {printable(cause.evidence)}")
+        moment = f"{clock(cause.at)}  " if cause.at else ""
+        lines.append(f"         {moment}{printable(cause.evidence)}")
     else:
         last = outcome.watched.get(cause.host)
         tail = [text for _, text in last.lines[-3:]] if last else []

@@ -275,7 +275,7 @@ def _next(fleet: Fleet, chosen: Chosen) -> tuple[str, ...]:
     if named.strip() in ("--inventory inventory/lab.yml", ""):
         named = ""
     out = []
-    if chosen.previous_label and not chosen.leaving:
+    if chosen.undo:
         long = f", about {duration(chosen.seconds)}: weights load again" if chosen.seconds else ""
         out.append(f"undo     invoke rollback{named}        (back to {chosen.previous_label}{long})")
     out.append(f"look     invoke status{named} · invoke logs{named} --follow · invoke releases{named}")

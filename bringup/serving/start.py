@@ -270,7 +270,7 @@ class Starting:
 def refusal(host: str, result: Result) -> Cause:
     """The cause when a host refused to start its process: a taken port, an unreachable host, systemd's own words."""
     if calls.gone({host: result}):
-        return Cause("lost", host, "the host cannot be reached", "its process was not started",
+        return Cause("lost", host, "the host cannot be reached", "whether its process runs is not known",
                      f"look at {host}, then provision again", calls.first_line(result), lies_in="host")
     if result.data.get("taken"):
         return Cause("port", host, calls.first_line(result), "this release wants the port and another process has it",

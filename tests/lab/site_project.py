@@ -66,9 +66,9 @@ class Site:
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=timeout)
 
-    def good(self, *words: str) -> str:
+    def good(self, *words: str, timeout: float = 120) -> str:
         """The same; the verb must end with 0."""
-        done = self.run(*words)
+        done = self.run(*words, timeout=timeout)
         assert done.returncode == 0, f"invoke {' '.join(words)} ended with {done.returncode}:\n{done.stdout}"
         return done.stdout
 
