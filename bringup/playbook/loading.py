@@ -42,8 +42,8 @@ class Loaded:
 
 
 def load_playbook(path: Path, modules: Mapping[str, Module], engine: Engine, *, roles_paths: Sequence[Path] = (),
-                  extra_vars: Mapping[str, Any] | None = None, selection: Selection | None = None, text: str | None = None
-                  ) -> Loaded:
+                  extra_vars: Mapping[str, Any] | None = None, selection: Selection | None = None,
+                  text: str | None = None) -> Loaded:
     """Read and check a playbook, from `text` where it is given. `modules` is by name and alias.
 
     Raises InputError with every problem and its place.

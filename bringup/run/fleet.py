@@ -147,7 +147,8 @@ class RunFleet:
         output = raw.get("stdout") or raw.get("stderr") or "\n".join(step.output)
         return Result(
             host=host, task=self._task.name, status=status, origin=self._task.origin, seconds=step.seconds,
-            message=error.what if error else "was not run" if step.dropped else str(raw.get("msg") or ""), expected=_text(raw.get("expected")),
+            message=error.what if error else "was not run" if step.dropped else str(raw.get("msg") or ""),
+            expected=_text(raw.get("expected")),
             found=_text(raw.get("found")), next=_text(raw.get("next")) or (error.next if error else None),
             output=tuple(str(output).splitlines()[-20:]) if status is Status.FAILED else (),
             data={} if call.no_log else raw, no_log=call.no_log, module=call.module,

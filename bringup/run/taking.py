@@ -93,8 +93,8 @@ class Taker:
             self.judge(self.run.flows[host.name], unit, step)
             self.run.tell_start(unit)
             raw = step.raw or {}
-            self.run.emit(TaskEnded(result_of(host.name, unit, raw, step=step, item="(hidden)" if unit.no_log else step.label,
-                                              seconds=step.seconds)))
+            item = "(hidden)" if unit.no_log else step.label
+            self.run.emit(TaskEnded(result_of(host.name, unit, raw, step=step, item=item, seconds=step.seconds)))
 
     def judging_scope(self, flow: Flow, unit: Unit, step: Step) -> Scope:
         """What `changed_when`, `failed_when` and `until` see: the task's variables and its own result."""

@@ -264,7 +264,8 @@ def test_a_fleet_action_meets_all_hosts(start: Start, monkeypatch: pytest.Monkey
     def action(fleet: Fleet, args: Any) -> dict[str, Result]:
         lines: list[str] = []
         asked.update(hosts=fleet.hosts, args=dict(args), root=str(fleet.paths("a").root),
-                     here=fleet.variables("a")["here"], question=fleet.ask("really?"), connected=fleet.connect(["a"])["a"].status)
+                     here=fleet.variables("a")["here"], question=fleet.ask("really?"),
+                     connected=fleet.connect(["a"])["a"].status)
         calls = {host: Call("command", {"cmd": f"echo {host}"}, changes=False) for host in fleet.hosts}
         answers = fleet.call(calls, on_line=lambda host, text: lines.append(f"{host} {text}"))
         broken = fleet.call({"a": Call("command", {"cmd": "false"})})["a"]
