@@ -243,13 +243,15 @@ def _execute(given):
             out.append(one)
             continue
         try:
-            os.write(handle, b"#!/bin/sh\nexit 0\n")
-            os.close(handle)
+            with os.fdopen(handle, "wb") as script:
+                script.write(b"#!/bin/sh\nexit 0\n")
             os.chmod(name, 0o700)
             try:
                 one["result"] = "runs" if subprocess.call([name], stdin=subprocess.DEVNULL) == 0 else "fails"
             except OSError as error:
                 one["result"] = "cannot run: %s" % (error.strerror or error)
+        except OSError as error:
+            one["result"] = "not writable: %s" % (error.strerror or error)
         finally:
             os.unlink(name)
         out.append(one)

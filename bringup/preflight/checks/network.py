@@ -68,8 +68,9 @@ def self_name(view: View) -> Outcome:
             where = _where(view, name)
             text = f"{name} resolves to {addresses[0]} on itself: ranks would dial themselves"
             alone = not view.need.multi_node and (view.need.deployed or not many)
-            make = noted if alone else failed
-            return make(text, details=(where,) if where else (), mend=mend)
+            if alone:
+                return passed(f"{name} is {addresses[0]}; no other host is dialled")
+            return failed(text, details=(where,) if where else (), mend=mend)
         slow = float(found.get("seconds", 0) or 0)
         if slow > 2:
             return warned(f"{name} took {slow:.1f} s to resolve: a name server does not answer")

@@ -216,11 +216,19 @@ def shared_memory(view: View) -> list[Outcome]:
 @check("process.stuck", "no process is stuck in the kernel", reads=("proc.processes", "host.kernel_log"),
        source="gpud: tasks in state D", remedy="sudo reboot, when it holds a device")
 def stuck(view: View) -> Outcome:
-    waiting = [p for p in view.facts.processes.values()
-               if p.state.startswith("D") and any(word in p.command for word in ("nvidia", "python", "vllm", "sglang",
-                                                                                 "npu-smi"))]
-    if len(waiting) > 2:
-        return warned(f"{len(waiting)} processes wait in the kernel: {waiting[0].pid} {waiting[0].command[:60]}")
+    # a tool of seconds that waits in the kernel since a minute does not come back; engines wait there for a moment
+    waiting = [p for p in view.facts.processes.values() if p.state.startswith("D") and (p.age or 0) >= 60
+               and any(tool in p.command for tool in ("nvidia-smi", "npu-smi", "rocm-smi", "dcgmi"))]
+    if waiting:
+        first = waiting[0]
+        return warned(f"{len(waiting)} tools wait in the kernel, one since {duration(first.age or 0)}: pid {first.pid} "
+                      f"{first.command[:60]}")
+    try:
+        hung = [line for line in view.facts.kernel_log.hung if "nvidia" in line or "python" in line or "nv_" in line]
+    except Unread:
+        hung = []
+    if hung:
+        return warned(f"{len(hung)} tasks were blocked for minutes", details=(hung[-1],))
     return passed("none")
 
 

@@ -115,7 +115,7 @@ def _blocks(lines: list[str]) -> tuple[dict[str, str], list[tuple[str, Tree]], l
             continue
         if not line.strip():
             continue
-        if _TROUBLE.search(line) and not re.search(r"\S\s+: ", line):
+        if " : " not in line and _TROUBLE.search(line):
             troubles.append(line.strip())
             continue
         key, found, value = line.partition(" : ")
