@@ -43,13 +43,14 @@ def playbook(options: Options) -> ExitStatus:
 
 
 def _listing(reading: Reading, options: Options) -> list[str]:
+    from bringup.base.text import plural
     from bringup.playbook.model import walk
 
     lines: list[str] = []
     plan = reading.plan()
     if options.syntax_check and not (options.list_hosts or options.list_tasks or options.list_tags):
         count = sum(len(play.tasks()) for play, _ in plan)
-        return [f"{options.file}: {len(plan)} plays, {count} tasks, nothing wrong found"]
+        return [f"{options.file}: {plural(len(plan), 'play')}, {plural(count, 'task')}, nothing wrong found"]
     for number, (play, hosts) in enumerate(plan, 1):
         lines.append(f"play {number}  {play.name}  ({play.hosts})")
         if options.list_hosts:

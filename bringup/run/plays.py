@@ -301,6 +301,10 @@ def plan_of(loaded: Loaded, inventory: Inventory, limit: Sequence[str] | None
         if kept is not None:
             names = [name for name in names if name in kept]
         out.append((play, _ordered(names, play, inventory)))
+    if out and kept is None and not any(names for _, names in out):
+        first = out[0][0]
+        raise InputError(f"`{first.hosts}` matched no hosts" if len(out) == 1 else "no play matches a host",
+                         where=first.hosts_origin, details=["nothing would be done"])
     if out and kept is not None and not any(names for _, names in out):
         raise InputError("the limit leaves no host for any play", found=", ".join(sorted(kept)) or "no host",
                          expected=f"hosts of {', '.join(dict.fromkeys(play.hosts for play, _ in out))}")

@@ -82,7 +82,7 @@ def test_default_and_is_defined_wait(start: Start, condition: str) -> None:
   gather_facts: false
   tasks:
     - {{command: sleep 0.3, register: out}}
-    - {{name: judged, command: "true", when: {condition}}}
+    - {{name: judged, command: "true", when: "{condition}"}}
 """
     assert start(text).states()[-1] == ("judged", "changed")
 
