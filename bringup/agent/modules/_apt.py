@@ -6,13 +6,14 @@ import re
 import time
 
 from bringup.agent.modules import _locks
-from bringup.agent.task import Failure
+from bringup.agent.task import Completed, Failure
 
 _OPTIONS = ["-y", "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
 _ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "DEBIAN_PRIORITY": "critical", "LC_ALL": "C.UTF-8",
                 "LANGUAGE": "C"}
 _FORMAT = "${Package}\\t${Architecture}\\t${Version}\\t${db:Status-Status}\\n"
 _LISTS = "/var/lib/apt/lists"
+_UPDATES = "/var/lib/dpkg/updates"
 _PLANNED = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?", re.MULTILINE)
 
 
@@ -42,6 +43,9 @@ def run(task, args):
 
 
 def _change(task, args, out, words, deadline):
+    if _interrupted():
+        # the simulation would not say so, and apt-get only after the packages were fetched
+        raise _explained("apt-get", Completed([], 100, "", "E: dpkg was interrupted", 0.0))
     planned = _plan(task, words)
     if not planned:
         return out
@@ -56,6 +60,14 @@ def _change(task, args, out, words, deadline):
     out.update(stdout=done.stdout, stderr=done.stderr, rc=done.rc)
     out["stdout_lines"] = done.stdout.splitlines()
     return out
+
+
+def _interrupted():
+    """Whether dpkg was cut off: steps that it wrote down and did not finish."""
+    try:
+        return any(name.isdigit() for name in os.listdir(_UPDATES))
+    except OSError:
+        return False
 
 
 def _choices(args):

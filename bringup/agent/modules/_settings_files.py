@@ -146,6 +146,15 @@ _LIMITS = ("# memory that RDMA pins, and sockets and shards that engines hold op
 _SYSTEMD = "[Manager]\nDefaultLimitMEMLOCK=infinity\nDefaultLimitNOFILE=%d\n" % OPEN_FILES
 
 
+def may_raise_limits():
+    """Whether root here has CAP_SYS_RESOURCE, bit 24 of the capabilities: without it a session keeps lower limits."""
+    with open("/proc/self/status") as source:
+        for line in source:
+            if line.startswith("CapBnd:"):
+                return bool(int(line.split()[1], 16) >> 24 & 1)
+    return True
+
+
 class Limits(Setting):
     """Locked memory without limit and a million open files, for sessions (pam_limits) and for units of systemd."""
 
@@ -154,6 +163,8 @@ class Limits(Setting):
     def missing(self):
         if not os.path.isdir(self.path("/etc/security")):
             return "no pam_limits here (/etc/security is not there)"
+        if not may_raise_limits():
+            return "limits cannot be raised here (a container without CAP_SYS_RESOURCE): set them outside"
         return None
 
     def _sessions(self):

@@ -40,29 +40,36 @@ def run(task):
         out["diff"] = setting.diff() if wrong else []
     if not wrong or task.check:
         return out
-    _keep(task, setting, path)
+    before = setting.before()
+    made = _keep(task, setting, path, before)
     out["kept"] = path
-    setting.apply()
-    left = setting.wrong()
-    if left:
-        raise Failure("the setting did not take: %s" % "; ".join(left), setting=setting.name, found="; ".join(left),
-                      next="what it was before is kept in %s" % path)
+    try:
+        setting.apply()
+        left = setting.wrong()
+        if left:
+            raise Failure("the setting did not take and was put back: %s" % left[0], setting=setting.name,
+                          found="; ".join(left))
+    except Failure:
+        setting.restore(before)
+        if made:
+            os.unlink(path)
+        raise
     return out
 
 
-def _keep(task, setting, path):
-    """Write down what is there now, unless an earlier run did: that one saw the host as it came."""
+def _keep(task, setting, path, before):
+    """Write down what is there now, unless an earlier run did: that one saw the host as it came. True when written."""
     if os.path.exists(path):
-        return
+        return False
     folder = os.path.dirname(path)
     try:
         if not os.path.isdir(folder):
             os.makedirs(folder)
     except OSError as error:
         raise _files.failure(error, "cannot make %s" % folder, folder)
-    text = json.dumps({"setting": setting.name, "run": task.run_id, "before": setting.before()}, indent=1,
-                      sort_keys=True)
+    text = json.dumps({"setting": setting.name, "run": task.run_id, "before": before}, indent=1, sort_keys=True)
     _files.replace(task, path, text.encode("utf-8") + b"\n", {"mode": 0o600})
+    return True
 
 
 def _restore(task, setting, path):

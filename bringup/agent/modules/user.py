@@ -41,7 +41,12 @@ def run(task):
             _accounts.change(task, words + [name], out)
             out.update(remove=bool(args.get("remove")), force=bool(args.get("force")))
         return out
-    _check_groups(task, args)
+    missing = _missing_groups(args)
+    if missing and not task.check:
+        raise Failure("Group %s does not exist" % missing[0], name=name)
+    if missing:
+        # an earlier task of the run may be going to make it
+        out["warnings"] = ["no group %s yet" % ", ".join(missing)]
     if found is None:
         out["system"] = bool(args.get("system"))
         _create(task, args, out)
@@ -76,14 +81,9 @@ def _group(name):
         return None
 
 
-def _check_groups(task, args):
-    """Every named group must exist; in check mode an earlier step may be going to make it."""
-    if task.check:
-        return
+def _missing_groups(args):
     names = ([args["group"]] if args.get("group") else []) + [name for name in args.get("groups") or [] if name]
-    for name in names:
-        if _group(name) is None:
-            raise Failure("Group %s does not exist" % name, name=args["name"])
+    return [name for name in names if _group(name) is None]
 
 
 def _create(task, args, out):
