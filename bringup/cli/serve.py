@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import ExitStatus, InputError
+from bringup.base.errors import ExitStatus
 from bringup.base.secrets import SCRUBBER
 from bringup.cli.options import COMMON, Option, Options, verb
 
@@ -42,10 +41,14 @@ def restart(options: Options) -> ExitStatus:
 
 
 @verb([*COMMON, Option("run", help="show a run instead: its id, or `last`")])
-def status(options: Options) -> ExitStatus | int:
+def status(options: Options) -> ExitStatus:
     """Show every replica and node: state, pid, ranks, release, and whether a token comes (exit 4 when not)."""
     if options.run:
-        return _show_run(options)
+        from bringup.cli.runs import run_folder, run_record
+
+        for line in run_record(run_folder(options.run)):
+            say(line)
+        return ExitStatus.DONE
     from bringup.cli.status import StatusPage
 
     return run_data(read_stages(options, "status", whole=False), "status", StatusPage(options))
@@ -169,53 +172,3 @@ class _Data:
 
     def close(self) -> None:
         self.trouble.close()
-
-
-def _show_run(options: Options) -> int:
-    """The record of a run on this machine: what is kept in `.bringup/runs/ID`."""
-    from bringup.base.paths import Project
-
-    project = Project.find()
-    runs = project.state / "runs"
-    folders = [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
-    known = [path.name for path in sorted(folders, key=lambda path: path.stat().st_mtime)]
-    name = known[-1] if options.run == "last" and known else options.run
-    if name not in known:
-        raise InputError(f"no run `{options.run}` is kept here", expected=", ".join(known[-8:]) or "none yet",
-                         found=str(runs), next="a run of another machine: invoke status shows who holds the hosts")
-    for line in run_record(runs / name):
-        say(line)
-    return 0
-
-
-def run_record(folder: Path) -> list[str]:
-    """What is kept of a run, as lines: its journal's events and the files of its diagnosis."""
-    lines = [f"run {folder.name}"]
-    journal = folder / "journal.jsonl"
-    if journal.is_file():
-        for raw in journal.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]:
-            text = _event_line(raw)
-            if text:
-                lines.append(f"  {text}")
-    kept = [path for path in folder.rglob("*") if path.is_file() and path != journal]
-    for path in sorted(kept):
-        lines.append(f"  kept  {path.relative_to(folder)}  {path.stat().st_size:,} B")
-    return lines
-
-
-def _event_line(raw: str) -> str:
-    try:
-        event = json.loads(raw)
-    except ValueError:
-        return ""
-    kind = str(event.pop("event", event.pop("type", "")))
-    at = event.pop("at", None)
-    event.pop("time", None)
-    told = "  ".join(f"{name}={_short(value)}" for name, value in event.items() if value not in (None, "", [], {}))
-    moment = f"{at:8.1f} s  " if isinstance(at, (int, float)) else ""
-    return f"{moment}{kind}  {told}"[:300]
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."

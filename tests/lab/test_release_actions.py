@@ -10,13 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bringup.base.errors import FindingError, ServedError, StepError
-from bringup.base.events import Findings, Ready, StageSummary
+from bringup.base.events import Findings, Note, Ready, StageSummary
 from bringup.base.paths import Project
 from bringup.base.results import Status
 from bringup.environments.build import build_environments
@@ -102,7 +103,7 @@ class Rig:
         from bringup.serving.engine_calls import call_all
 
         seen = call_all(self.fleet, "engine_process", {h: {"action": "status"} for h in HOSTS}, changes=False)
-        return {h: seen[h].data["processes"].get(f"r1-{h}", {}) for h in HOSTS}
+        return {h: next((p for n, p in seen[h].data["processes"].items() if n.endswith(f"-{h}")), {}) for h in HOSTS}
 
     def pids(self) -> dict[str, Any]:
         return {host: seen.get("pid") for host, seen in self.processes().items()}
@@ -301,3 +302,54 @@ def test_hosts_with_different_model_files_are_refused(rig: Rig) -> None:
     with pytest.raises(StepError, match="not the same on all nodes") as caught:
         make_release(fleet, {})
     assert "different on n2" in str(caught.value.found)
+
+
+ONE_NODE = {"recipe": "zai-org/GLM-5.1-FP8", "variant": "default", "strategy": "single_node_tp",
+            "pipeline_parallel": None}
+
+
+def test_replicas_are_started_one_after_the_other_and_a_failure_leaves_the_rest_untouched(rig: Rig) -> None:
+    before = rig.provision(**ONE_NODE)
+    assert len(rig.told(Ready)[0].endpoints) == 3
+    started = [rig.processes()[host]["started"] for host in HOSTS]
+    assert started == sorted(started)
+    fleet = rig.run(**ONE_NODE, context_length=65536)
+    make_release(fleet, {})
+    from bringup.releases import chosen as choice
+
+    chosen = choice.needed(fleet)
+    document = dict(chosen.launches["r2"]["n2"])
+    document["env"] = {**document["env"], "LAB_ENGINE_FAULT": "out_of_memory"}
+    choice.save(fleet, replace(chosen, launches={**chosen.launches, "r2": {"n2": document}}))
+    with pytest.raises(StepError) as caught:
+        start_replicas(fleet, {})
+    assert "FAILED after" in caught.value.what and "(r2)" in caught.value.what
+    assert "r3 untouched" in caught.value.what and "r0001 serves again on r2" in caught.value.what
+    after = rig.pids()
+    assert after["n1"] != before["n1"] and after["n2"] != before["n2"] and after["n3"] == before["n3"]
+    with pytest.raises(FindingError):
+        replica_status(rig.run(**ONE_NODE), {})
+    rig.provision(**ONE_NODE)
+    replica_status(rig.run(**ONE_NODE), {})
+
+
+def test_a_replica_with_a_dead_node_is_left_out_by_name(rig: Rig) -> None:
+    rig.provision(**ONE_NODE)
+    fleet = rig.run(**ONE_NODE, context_length=65536)
+    fleet.hosts = ("n1", "n3")
+    make_release(fleet, {})
+    start_replicas(fleet, {})
+    notes = [event.text for event in rig.told(Note)]
+    assert "r2 is left out: n2 is not in this run" in notes
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_key_reaches_the_engine_and_no_file_but_the_secret_one(rig: Rig, engine: str) -> None:
+    key = f"sk-{engine}-very-secret"
+    more = {**ONE_NODE, "api_key": key, "engine": engine}
+    rig.provision(**more)
+    replica_status(rig.run(**more), {})
+    holding = [path for path in rig.base.rglob("*") if path.is_file() and not path.is_symlink()
+               and "envs" not in path.parts and key in path.read_text(errors="replace")]
+    assert {path.name for path in holding} == {"inventory.yml", *(f"r{n}-n{n}.env" for n in (1, 2, 3))}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in holding if path.suffix == ".env")
