@@ -33,8 +33,9 @@ from bringup.playbook.lookups import NAMES
 from bringup.playbook.tests import TESTS
 from bringup.playbook.values import OMIT, LazyDict, LazyList, TemplateFinder, looks_templated
 
-_ONE_NAME = re.compile(r"\{\{-?\s*([A-Za-z_][A-Za-z0-9_]*)\s*-?\}\}")
-_LITERALS = frozenset({"true", "false", "none", "True", "False", "None"})
+_PATH = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*\}\}")
+_NOT_NAMES = frozenset({"true", "false", "none", "True", "False", "None", "self", "super", "loop", "caller", "not",
+                        "if", "else", "and", "or", "in", "is"})
 _NONE = object()
 
 
@@ -269,9 +270,9 @@ class Engine:
             source = "{{ " + (inner.group(1) if inner else source) + " }}"
         if "\\" in source:
             source = _keep_backslashes(source, self.environment)
-        one = _ONE_NAME.fullmatch(source)
-        if one and one.group(1) not in _LITERALS:
-            return _lookup_of(one.group(1), self.environment)
+        simple = _simple(source, self.environment)
+        if simple is not None:
+            return simple
         try:
             template = compile_text(self.environment, source)
         except jinja2.TemplateSyntaxError as error:
@@ -331,14 +332,39 @@ class Engine:
 _ONE_TEMPLATE = re.compile(r"\{\{((?:(?!\}\}|\{\{).)*)\}\}", re.DOTALL)
 
 
-def _lookup_of(name: str, environment: Environment) -> Callable[[Scope], Any]:
-    def run(scope: Scope) -> Any:
-        found = scope.find(name)
-        if found is missing:
-            found = environment.globals.get(name, missing)
-        return environment.undefined(name=name) if found is missing else found
+def _simple(source: str, environment: Environment) -> Callable[[Scope], Any] | None:
+    """A program for what most texts are, names and paths with plain text between them, without Jinja's compiler;
+    None for everything else."""
+    pieces = _PATH.split(source)
+    if any("{" in text or "}" in text or "\r" in text for text in pieces[::2]):
+        return None
+    paths = [tuple(path.split(".")) for path in pieces[1::2]]
+    if any(part in _NOT_NAMES for path in paths for part in path):
+        return None
+    if len(paths) == 1 and not pieces[0] and not pieces[2]:
+        only = paths[0]
+        return lambda scope: _follow(only, scope, environment)
+    texts = pieces[::2]
+
+    def run(scope: Scope) -> str:
+        out = [texts[0]]
+        for path, text in zip(paths, texts[1:], strict=True):
+            out.append(str(_follow(path, scope, environment)))
+            out.append(text)
+        return "".join(out)
 
     return run
+
+
+def _follow(path: tuple[str, ...], scope: Scope, environment: Environment) -> Any:
+    """`a.b.c` as Jinja reads it."""
+    found = scope.find(path[0])
+    if found is missing:
+        found = environment.globals.get(path[0], missing)
+    value = environment.undefined(name=path[0]) if found is missing else found
+    for attribute in path[1:]:
+        value = environment.getattr(value, attribute)
+    return value
 
 
 def _keep_backslashes(source: str, environment: Environment) -> str:
