@@ -265,7 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--engines", default=",".join(names), help=f"of {', '.join(names)}")
     parser.add_argument("--machines", default="2,10", help="numbers of machines, one setting each")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of the quick engines; the table shows the quickest")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the quick engines; the quickest counts")
     parser.add_argument("--no-delay", action="store_true", help="leave out the setting behind 50 ms")
     parser.add_argument("--json", type=Path, help="write every number there")
     chosen = parser.parse_args()
