@@ -18,17 +18,21 @@ from bringup.lab.keys import write
 from bringup.lab.machines import LabFolder, Machine, recording_of
 from bringup.lab.processes import alive, boot_id, read
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class LabState:
-    """What a supervisor wrote when its servers listened. `start` is its start time in ticks, `since` is Unix time."""
+    """What a supervisor wrote when its servers listened. `start` is its start time in ticks, `since` is Unix time.
+
+    `user` is the one account that its machines know.
+    """
 
     pid: int
     start: int
     boot: str
     since: float
+    user: str
     machines: tuple[Machine, ...]
 
     @property
@@ -47,7 +51,7 @@ def load(folder: LabFolder) -> LabState | None:
             Machine(item["name"], item["address"], int(item["port"]), folder.machine(item["name"]))
             for item in data["machines"]
         )
-        return LabState(int(data["pid"]), int(data["start"]), data["boot"], float(data["since"]), machines)
+        return LabState(int(data["pid"]), int(data["start"]), data["boot"], float(data["since"]), data["user"], machines)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -56,13 +60,14 @@ def save(folder: LabFolder, state: LabState) -> None:
     """Record the state in one step."""
     data = {
         "version": VERSION, "pid": state.pid, "start": state.start, "boot": state.boot, "since": state.since,
+        "user": state.user,
         "machines": [{"name": m.name, "address": m.address, "port": m.port} for m in state.machines],
     }
     write(folder.state, (json.dumps(data, indent=1) + "\n").encode(), 0o600)
 
 
 def lab_user() -> str:
-    """The account that the lab's machines know: the user's own name; `lab` where the account has no name."""
+    """The account that a new lab's machines know: the user's own name; `lab` where the account has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -78,15 +83,15 @@ def lab_variables(project: Project) -> dict[str, dict[str, Any]]:
     state = load(folder)
     if state is None or not state.running:
         raise FindingError("the lab is not up", where=str(folder.root), next="invoke lab.up")
-    return {machine.name: variables_of(folder, machine) for machine in state.machines}
+    return {machine.name: variables_of(folder, machine, state.user) for machine in state.machines}
 
 
-def variables_of(folder: LabFolder, machine: Machine) -> dict[str, Any]:
+def variables_of(folder: LabFolder, machine: Machine, user: str) -> dict[str, Any]:
     """The variables of one machine. No ssh_config and no ssh-agent is read for it."""
     return {
         "ansible_host": machine.address,
         "ansible_port": machine.port,
-        "ansible_user": lab_user(),
+        "ansible_user": user,
         "ansible_ssh_private_key_file": str(folder.user_key),
         "bringup_known_hosts": str(folder.known_hosts),
         "bringup_ssh_config": False,

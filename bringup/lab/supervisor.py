@@ -61,17 +61,18 @@ async def _serve(folder: LabFolder) -> None:
     machines = _assign(folder, claims, known)
     user_key = ensure_key(folder.user_key)
     token = token_of(folder)
+    user = lab_user()
     settings = []
     servers = []
     listeners = {item.address: item.listener for item in claims}
     for machine in machines:
         machine.home.mkdir(parents=True, exist_ok=True)
         ensure_key(folder.host_key(machine.name))
-        setting = Setting(machine, lab_user(), token, authorized(user_key), _interpreter_folder())
+        setting = Setting(machine, user, token, authorized(user_key), _interpreter_folder())
         settings.append(setting)
         servers.append(await serve(setting, listeners[machine.address], str(folder.host_key(machine.name))))
     write_known_hosts(folder, machines)
-    save(folder, LabState(os.getpid(), start_of(os.getpid()), boot_id(), time.time(), machines))
+    save(folder, LabState(os.getpid(), start_of(os.getpid()), boot_id(), time.time(), user, machines))
     print(f"{time.strftime('%F %T')} serving " + ", ".join(f"{m.name} on {m.address}:{m.port}" for m in machines),
           flush=True)
     await stop.wait()

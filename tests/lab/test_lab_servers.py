@@ -162,6 +162,13 @@ def test_up_again_changes_nothing(folder: Path, project: Project) -> None:
     assert load(LabFolder(folder)) == before
 
 
+def test_the_account_is_the_labs_whatever_the_caller_is_called(project: Project, monkeypatch: pytest.MonkeyPatch
+                                                               ) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    with connect(project, "lab-w1") as client:
+        assert run(client, "true")[0] == 0
+
+
 def test_two_labs_do_not_meet(folder: Path, project: Project, tmp_path: Path) -> None:
     other = tmp_path / "other"
     home = tmp_path / "home"
