@@ -179,26 +179,24 @@ def _collect(name: str, found: "list[str]") -> None:
 
 
 def packed(name: str, magic: "str | None" = None) -> "Any":
-    """One file for a `source` frame: a dict with `text`, or with `code` when the host's byte code is ours."""
+    """One file for a `source` frame: its text, or its code when the host's byte code is ours, packed."""
     code = magic is not None and magic == own_magic()
     key = ("packed", name, code)
     if key not in _cache:
-        if code:
-            import base64
-            import marshal
+        import base64
+        import marshal
 
-            data = zlib.compress(marshal.dumps(compiled(name)), 1)
-            _cache[key] = {"name": "bringup.agent." + name, "code": base64.b64encode(data).decode("ascii")}
-        else:
-            _cache[key] = {"name": "bringup.agent." + name, "text": source(name)}
+        data = zlib.compress(marshal.dumps(compiled(name)) if code else source(name).encode("utf-8"), 1 if code else 9)
+        kind = "code" if code else "text"
+        _cache[key] = {"name": "bringup.agent." + name, kind: base64.b64encode(data).decode("ascii")}
     return _cache[key]
 
 
 def unpacked(message: "dict[str, str]") -> object:
     """On the host: what packed() made, as the importer takes it."""
-    if "code" not in message:
-        return message["text"]
     import binascii
     import marshal
 
-    return marshal.loads(zlib.decompress(binascii.a2b_base64(message["code"])))
+    if "code" in message:
+        return marshal.loads(zlib.decompress(binascii.a2b_base64(message["code"])))
+    return zlib.decompress(binascii.a2b_base64(message["text"])).decode("utf-8")

@@ -15,6 +15,9 @@ from bringup.agent.wire import Closed, Wire
 DEADLINE = 30.0
 """Seconds that sudo and Python may take to come up."""
 
+PUZZLED = 3.0
+"""Seconds after which a line of sudo that has no end is taken for a question."""
+
 _REASONS = (
     ("must have a tty", "sudo asks for a terminal (requiretty in sudoers)",
      "remove `Defaults requiretty` for this account in sudoers"),
@@ -60,6 +63,7 @@ class Elevated(object):
         self._output = b""
         self._asked = False
         self._fed = False
+        self._said = time.time()
 
     def start(self, deadline):
         """Start sudo; the loop then watches out_fd and err_fd."""
@@ -99,6 +103,7 @@ class Elevated(object):
         except OSError:
             data = b""
         self._errors = (self._errors + data)[-65536:]
+        self._said = time.time()
         if self.state == "starting":
             self._answer()
         return bool(data)
@@ -155,18 +160,33 @@ class Elevated(object):
         """The child is gone: find the reason. Returns its exit status."""
         if self.state == "starting" and self.error_fd is not None:
             self.read_errors()
-        until = time.time() + 2.0
-        while self.process.poll() is None:
-            if time.time() > until:
+        began = time.time()
+        asked = False
+        while self.process.poll() is None and time.time() < began + 8.0:
+            if time.time() > began + 2.0 and not asked:
+                asked = True
                 self.kill()
-                until += 2.0
             time.sleep(0.005)
         status = self.process.returncode
         if self.state == "starting":
             self._explain(status)
         return status
 
+    def puzzled(self, now):
+        """True when sudo (or PAM below it) has asked something that is not our prompt and waits for the answer."""
+        rest = self._errors.replace(self._prompt, b"")
+        last = rest.rsplit(b"\n", 1)[-1].strip()
+        if self._fed or not last or now - self._said < PUZZLED:
+            return False
+        text = last.decode("utf-8", "replace")
+        self.fail("sudo asks something that is not the password: %s" % text,
+                  "allow sudo with the password alone (or none) for this account", text)
+        return True
+
     def _explain(self, status):
+        if status is None:
+            self.fail("sudo does not end")
+            return
         text = self._errors.replace(self._prompt, b"").decode("utf-8", "replace").strip()
         for sign, reason, advice in _REASONS:
             if sign in text:

@@ -22,6 +22,7 @@ class Journal(object):
         self.run = run
         self._fd = None
         self._unsynced_since = None
+        self._boot = pids.boot_id()
         self.trouble = None
 
     def open(self):
@@ -40,7 +41,7 @@ class Journal(object):
 
     def write(self, entry):
         """Append one entry. A disk that is full is remembered in `trouble`, and the run goes on."""
-        entry = dict(entry, at=round(time.time(), 3), boot=pids.boot_id())
+        entry = dict(entry, at=round(time.time(), 3), boot=self._boot)
         try:
             os.write(self._fd, (json.dumps(entry, sort_keys=True) + "\n").encode("utf-8"))
         except OSError as error:

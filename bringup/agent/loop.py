@@ -61,6 +61,7 @@ class Agent(Tasks):
         self.journal = None
         self.journal_child = None
         self.up_since = None
+        self.farewell = None
         self.stopping = None
         self.told_stop = False
         self.cut_at = None
@@ -77,6 +78,8 @@ class Agent(Tasks):
         signal.signal(signal.SIGTERM, self._terminate)
         while not self.done:
             self.advance()
+            if self.done:
+                break
             for wire in self.wires():
                 if wire is not self.up or self.up_is_due():
                     wire.flush()
@@ -173,6 +176,8 @@ class Agent(Tasks):
         if self.journal is not None:
             self.journal.sync(force=self.current is None and not self.queue)
         for child in list(self.children.values()):
+            if child.state == "starting" and child.puzzled(now):
+                continue
             if child.state == "starting" and now > child.deadline:
                 child.fail("sudo did not come up within %d s" % DEADLINE, "try `sudo -u %s true` there" % child.account)
         self.tend_current(now)
@@ -411,11 +416,6 @@ class Agent(Tasks):
                 child.wire.close_write()
 
     def shut_down(self):
-        if self.cut_at is None:
-            end = time.time() + 5.0
-            while self.up.waiting and not self.up.broken and time.time() < end:
-                self.up.flush()
-                time.sleep(0.005)
         for child in self.children.values():
             if child.wire is not None:
                 child.wire.close_write()
@@ -429,6 +429,13 @@ class Agent(Tasks):
                 child.ended()
         if self.lock is not None:
             self.lock.release(finished=False)
+        if self.cut_at is None and self.farewell is not None:  # said last: nothing of ours is left then
+            self.send(self.farewell)
+            end = time.time() + 5.0
+            self.up.flush()
+            while self.up.waiting and time.time() < end:
+                time.sleep(0.005)
+                self.up.flush()
 
 
 def _name(uid):

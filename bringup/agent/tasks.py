@@ -40,7 +40,7 @@ class Tasks(object):
                 self.send({"t": "notrun"}, queued["id"])
             self.queue.clear()
             closed = self.stopping.get("closed")
-            self.send({"t": "bye"} if closed else {"t": "stopped", "by": self.stopping})
+            self.farewell = {"t": "bye"} if closed else {"t": "stopped", "by": self.stopping}
             self.done = True
 
     def place(self, become):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 import os
@@ -104,16 +105,21 @@ def load(files: Iterable[str]) -> list[Entry]:
     for file in files:
         path = Path(file).expanduser()
         try:
-            text = path.read_text(errors="replace")
+            facts = path.stat()
+            out += _parsed(str(path), facts.st_mtime_ns, facts.st_size)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise InputError(f"known hosts cannot be read: {error.strerror}", where=str(path)) from None
-        for number, line in enumerate(text.splitlines(), 1):
-            entry = _entry(line.strip(), str(path), number)
-            if entry is not None:
-                out.append(entry)
     return out
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, stamp: int, size: int) -> tuple[Entry, ...]:
+    """The entries of a file as it was at that time: many hosts ask for the same one."""
+    lines = Path(path).read_text(errors="replace").splitlines()
+    found = (_entry(line.strip(), path, number) for number, line in enumerate(lines, 1))
+    return tuple(item for item in found if item is not None)
 
 
 def _entry(line: str, file: str, number: int) -> Entry | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import glob
 import hashlib
@@ -83,21 +84,16 @@ class _Reader:
         if depth > _DEPTH:
             raise InputError(f"too many nested Include lines ({_DEPTH})", where=str(path))
         try:
-            lines = path.read_text(errors="surrogateescape").splitlines()
+            facts = path.stat()
+            lines = _parsed(str(path), facts.st_mtime_ns, facts.st_size)
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
         allowed = active
-        for number, line in enumerate(lines, 1):
-            match = _LINE.match(line)
-            if match is None or line.lstrip().startswith("#"):
-                continue
-            key, rest = match.group(1).lower(), match.group(2).strip()
-            where = Origin(str(path), number)
-            words = _words(rest, where)
+        for key, rest, words, where in lines:
             if key == "host":
-                active = allowed and _host_list(words, self.current)
+                active = allowed and _host_list(list(words), self.current)
             elif key == "match":
-                active = self.matches(words, final, where) and allowed
+                active = self.matches(list(words), final, where) and allowed
             elif key == "include":
                 for item in words:
                     self.include(item, final, active, depth, user)
@@ -112,7 +108,7 @@ class _Reader:
             if os.path.isfile(name):
                 self.read(Path(name), final, active, depth + 1, user)
 
-    def store(self, key: str, rest: str, words: list[str]) -> None:
+    def store(self, key: str, rest: str, words: tuple[str, ...]) -> None:
         if key in _MANY:
             values = self.settings.many.setdefault(key, [])
             if words[0] not in values:
@@ -173,6 +169,20 @@ class _Reader:
             return done.returncode == 0
         raise InputError(f"Match {name} is not supported", where=where,
                          expected="all, final, canonical, host, originalhost, user, localuser, tagged, exec")
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: str, stamp: int, size: int) -> tuple[tuple[str, str, tuple[str, ...], Origin], ...]:
+    """The lines of a file as it was at that time (keyword, rest, words, place): many hosts ask for the same one."""
+    out = []
+    for number, line in enumerate(Path(path).read_text(errors="surrogateescape").splitlines(), 1):
+        match = _LINE.match(line)
+        if match is None or line.lstrip().startswith("#"):
+            continue
+        where = Origin(path, number)
+        rest = match.group(2).strip()
+        out.append((match.group(1).lower(), rest, tuple(_words(rest, where)), where))
+    return tuple(out)
 
 
 def _words(rest: str, where: Origin) -> list[str]:

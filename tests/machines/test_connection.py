@@ -105,6 +105,17 @@ def test_a_sudo_that_wants_a_terminal_is_told_so(machine: Machine) -> None:
         machine.inside("rm /etc/sudoers.d/tty")
 
 
+def test_a_sudo_that_asks_something_else_is_told_so(machine: Machine) -> None:
+    machine.inside("printf '#!/bin/sh\\nprintf \"Verification code: \" >&2; read code\\n' > /usr/local/bin/sudo; "
+                   "chmod 755 /usr/local/bin/sudo")
+    try:
+        with Driven(target(machine)) as driven:
+            told = driven.call("ping", become="root")
+            assert "asks something that is not the password: Verification code:" in told["msg"]
+    finally:
+        machine.inside("rm /usr/local/bin/sudo")
+
+
 def test_an_account_that_sudo_allows_alone(machine: Machine) -> None:
     machine.inside("echo 'lin ALL=(engine) NOPASSWD: ALL' > /etc/sudoers.d/lin; chmod 440 /etc/sudoers.d/lin")
     try:
