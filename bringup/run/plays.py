@@ -111,7 +111,8 @@ class Run:
             return None
         found = scope.find("ansible_become")
         named = isinstance(found, (bool, str)) and flag(self.parts.templates, found, scope)
-        uses = any(task.keywords.become not in (None, False) for task in _all_tasks(self.parts.loaded))
+        uses = any(task.keywords.become not in (None, False) or _elevates(task)
+                   for task in _all_tasks(self.parts.loaded))
         return "root" if named or uses else None
 
     def _target(self, host: str) -> Target:
@@ -327,6 +328,12 @@ def _all_tasks(loaded: Loaded) -> list[Task]:
     for nodes in loaded.reading.opened.values():
         out.extend(walk(nodes))
     return out
+
+
+def _elevates(task: Task) -> bool:
+    """Our own stages write below bringup_root as root wherever the host allows that."""
+    module = task.module
+    return isinstance(module, ModuleSpec) and module.fleet_action is not None and not module.reads_only
 
 
 def _may_change(task: Task) -> bool:
