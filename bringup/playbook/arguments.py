@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from bringup.base.errors import InputError
@@ -104,7 +103,10 @@ def canonical(args: Mapping[str, Any], module: Module, origin: Origin) -> tuple[
         out[name] = value
         out.key_origins[name] = where
         out.value_origins[name] = value_origin(args, key) or where
-        problem = literal_problem(module, name, value, out.value_origins[name])
+        typed = args.value_texts.get(key) if isinstance(args, YamlMap) else None
+        if typed is not None:
+            out.value_texts[name] = typed
+        problem = literal_problem(module, name, value, out.value_origins[name], typed)
         if problem:
             problems.append(problem)
     for name, table in module.arguments.items():
@@ -113,7 +115,8 @@ def canonical(args: Mapping[str, Any], module: Module, origin: Origin) -> tuple[
     return out, problems
 
 
-def literal_problem(module: Module, name: str, value: Any, where: Origin) -> InputError | None:
+def literal_problem(module: Module, name: str, value: Any, where: Origin, typed: str | None = None
+                    ) -> InputError | None:
     """What is wrong with a value that needs no rendering; None when nothing is or a template decides."""
     if isinstance(value, str) and looks_templated(value):
         return None
@@ -121,7 +124,7 @@ def literal_problem(module: Module, name: str, value: Any, where: Origin) -> Inp
         return None
     table = module.arguments.get(name) or module.arguments.get(ANY, {})
     try:
-        converted = convert(value, table, where)
+        converted = convert(value, table, typed)
     except InputError as error:
         return InputError(f"`{module.name}`: argument `{name}` {error.what}", where=where, expected=error.expected,
                           found=error.found, next=error.next)
@@ -137,7 +140,7 @@ def complete(args: Mapping[str, Any], module: Module, origin: Origin) -> dict[st
         table = module.arguments.get(name) or module.arguments.get(ANY, {})
         where = value_origin(args, name) or origin
         try:
-            converted = convert(value, table, where)
+            converted = convert(value, table, args.value_texts.get(name) if isinstance(args, YamlMap) else None)
         except InputError as error:
             raise InputError(f"`{module.name}`: argument `{name}` {error.what}", where=where,
                              expected=error.expected, found=error.found, next=error.next) from None
@@ -155,12 +158,12 @@ def complete(args: Mapping[str, Any], module: Module, origin: Origin) -> dict[st
     return out
 
 
-def convert(value: Any, table: Mapping[str, Any], where: Origin | None = None) -> Any:
-    """A value as the type that the table names. Raises InputError."""
+def convert(value: Any, table: Mapping[str, Any], typed: str | None = None) -> Any:
+    """A value as the type that the table names; `typed` is the word behind a number or boolean. Raises InputError."""
     kind = table.get("type", "str")
     if value is None or kind == "raw":
         return value
-    return _CONVERTERS[kind](value, where)
+    return _CONVERTERS[kind](value, typed)
 
 
 def _choice_problem(module: Module, name: str, value: Any, table: Mapping[str, Any], where: Origin
@@ -193,13 +196,15 @@ def _holds_template(value: Any) -> bool:
     return isinstance(value, list) and any(_holds_template(item) for item in value)
 
 
-def _str(value: Any, where: Origin | None) -> str:
+def _str(value: Any, typed: str | None) -> str:
     if isinstance(value, (dict, list)):
         raise InputError("takes a text", found=json.dumps(value, default=str)[:80])
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value
+    return str(value) if typed is None else typed  # `3.10` and `no` stay what they are
 
 
-def _bool(value: Any, where: Origin | None) -> bool:
+def _bool(value: Any, typed: str | None) -> bool:
     if isinstance(value, bool):
         return value
     try:
@@ -212,7 +217,7 @@ def _bool(value: Any, where: Origin | None) -> bool:
         raise InputError("takes yes or no", found=str(value)) from None
 
 
-def _int(value: Any, where: Origin | None) -> int:
+def _int(value: Any, typed: str | None) -> int:
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -223,7 +228,7 @@ def _int(value: Any, where: Origin | None) -> int:
         raise InputError("takes a whole number", found=str(value)) from None
 
 
-def _float(value: Any, where: Origin | None) -> float:
+def _float(value: Any, typed: str | None) -> float:
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -232,7 +237,7 @@ def _float(value: Any, where: Origin | None) -> float:
         raise InputError("takes a number", found=str(value)) from None
 
 
-def _list(value: Any, where: Origin | None) -> list[Any]:
+def _list(value: Any, typed: str | None) -> list[Any]:
     if isinstance(value, list):
         return value
     if isinstance(value, tuple):
@@ -244,7 +249,7 @@ def _list(value: Any, where: Origin | None) -> list[Any]:
     raise InputError("takes a list", found=str(value)[:80])
 
 
-def _dict(value: Any, where: Origin | None) -> dict[str, Any]:
+def _dict(value: Any, typed: str | None) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if isinstance(value, str):
@@ -260,7 +265,7 @@ def _dict(value: Any, where: Origin | None) -> dict[str, Any]:
     raise InputError("takes a mapping", found=str(value)[:80])
 
 
-def _mode(value: Any, where: Origin | None) -> str:
+def _mode(value: Any, typed: str | None) -> str:
     if isinstance(value, str):
         text = value.strip()
         if text == "preserve" or re.fullmatch(r"0?o?[0-7]{1,5}", text) or _SYMBOLIC.fullmatch(text):
@@ -268,26 +273,13 @@ def _mode(value: Any, where: Origin | None) -> str:
         raise InputError("takes a mode such as \"0644\" or u=rw,g=r", found=value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError("takes a mode such as \"0644\" or u=rw,g=r", found=str(value))
-    written = written_as(where)
-    if written is None or re.match(r"0[0-7o]", written):
+    if typed is None or re.match(r"0[0-7o]", typed):
         return f"{value:04o}"
-    raise InputError(f"is the decimal number {value}, not a mode: the mode would be {value:04o}", found=written,
-                     next=f'write "0{written}"')
+    raise InputError(f"is the decimal number {value}, not a mode: the mode would be {value:04o}", found=typed,
+                     next=f'write "0{typed}"')
 
 
-def written_as(where: Origin | None) -> str | None:
-    """The word that stands at a place in a file; None when it cannot be read."""
-    if where is None or not where.line or not where.column:
-        return None
-    try:
-        lines = Path(where.file).read_text("utf-8-sig").splitlines()
-        found = re.match(r"[0-9A-Za-z_]+", lines[where.line - 1][where.column - 1:])
-    except (OSError, IndexError, UnicodeDecodeError):
-        return None
-    return found.group() if found else None
-
-
-_CONVERTERS: Mapping[str, Callable[[Any, Origin | None], Any]] = {
+_CONVERTERS: Mapping[str, Callable[[Any, str | None], Any]] = {
     "str": _str, "path": _str, "bool": _bool, "int": _int, "float": _float, "list": _list, "dict": _dict,
     "mode": _mode,
 }

@@ -201,6 +201,7 @@ def _arguments(reading: Reading, module: Module, raw: YamlMap, value: Any, where
         if isinstance(value, YamlMap):
             given.key_origins.update(value.key_origins)
             given.value_origins.update(value.value_origins)
+            given.value_texts.update(value.value_texts)
     elif value is not None and module.free_form and not isinstance(value, list):
         given[module.free_form] = YamlText(str(value), where)
     elif value is not None:
@@ -208,10 +209,8 @@ def _arguments(reading: Reading, module: Module, raw: YamlMap, value: Any, where
                          found=f"{type(value).__name__}: {str(value)[:60]}")
     extra = raw.get("args")
     if isinstance(extra, YamlMap):
-        for name, item in extra.items():
-            given[name] = item
-            given.key_origins[name] = extra.key_origins[name]
-            given.value_origins[name] = extra.value_origins[name]
+        for name in extra:
+            given.take(name, extra)
     elif extra is not None:
         reading.problem(InputError("`args` must be a mapping", where=value_origin(raw, "args"),
                                    found=str(extra)[:60]))

@@ -14,6 +14,7 @@ from jinja2.runtime import Undefined
 from jinja2.utils import missing
 
 from bringup.base.errors import BringupError, InputError, StepError
+from bringup.base.yaml import YamlMap, typed_text
 from bringup.playbook.arguments import complete, convert
 from bringup.playbook.filters import flatten
 from bringup.playbook.jinja import StillToCome
@@ -273,13 +274,12 @@ def arguments(engine: Engine, task: Task, module: ModuleSpec, scope: Scope) -> d
 
 
 def _with_places(rendered: Any, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    from bringup.base.yaml import YamlMap
-
     if not isinstance(raw, YamlMap) or rendered is raw:
         return rendered  # type: ignore[no-any-return]
     out = YamlMap(raw.origin)
     out.update(rendered)
     out.value_origins = raw.value_origins
+    out.value_texts = raw.value_texts
     return out
 
 
@@ -351,10 +351,14 @@ def environment_of(engine: Engine, task: Task, scope: Scope) -> dict[str, str]:
     """The variables added to commands: from the play inwards, inner ones win."""
     out: dict[str, str] = {}
     for table in task.keywords.environment:
+        written = table if isinstance(table, YamlMap) else scope.value(table)
         rendered = engine.render(table, scope)
         if not isinstance(rendered, dict):
             raise TemplateFailure("`environment` must be a mapping", where=task.origin, found=str(rendered)[:80])
-        out.update((str(name), "" if value is None else str(value)) for name, value in rendered.items())
+        for name, value in rendered.items():
+            plain = isinstance(written, YamlMap) and not isinstance(written.get(name), (str, type(None)))
+            # `no` and `3.10` reach the process as they were typed
+            out[str(name)] = typed_text(written, name) if plain else "" if value is None else str(value)
     return out
 
 
