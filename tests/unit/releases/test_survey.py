@@ -1,0 +1,74 @@
+"""What status finds, and what a start decides, from nodes as they were seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bringup.releases.history import History
+from bringup.releases.starting import decide
+from bringup.releases.survey import Node, ReplicaView, Survey, findings
+from bringup.serving.probing import Probe
+
+A, B = "a" * 64, "b" * 64
+SERVES = Probe(200, ("glm",), True, None, "token", 0.1, "glm")
+HEALTH = Probe(200, ("glm",), False, None, "models", 0.1, "glm")
+NOTHING = Probe(None, (), False, "Connection refused", "health", 0.1, "glm")
+
+
+def node(host: str, state: str = "running", **more: Any) -> Node:
+    given: dict[str, Any] = {"release": A, "pid": 1, "ranks": (0,), "ready": True, "role": "head" if host == "g1"
+                             else "worker", **more}
+    return Node(host, f"r1-{host}", state, **given)
+
+
+def view(*nodes: Node, probe: Probe | None = SERVES) -> ReplicaView:
+    return ReplicaView("r1", {n.host: n for n in nodes}, probe)
+
+
+def found(replica: ReplicaView, current: dict[str, str | None] | None = None) -> list[tuple[str, str]]:
+    history = History((), current or {"g1": A, "g2": A})
+    return [(f.check, f.subject) for f in findings(Survey({"r1": replica}, history, {})) if f.blocks]
+
+
+def test_nothing_is_wrong_with_a_replica_that_serves() -> None:
+    assert found(view(node("g1"), node("g2"))) == []
+
+
+@pytest.mark.parametrize(("replica", "wrong"), [
+    (view(node("g1"), node("g2", "exited", exit={"signal": 9}), probe=HEALTH), [("process.dead", "g2")]),
+    (view(node("g1"), node("g2", missing=("7 VLLM::Worker",)), probe=HEALTH), [("process.rank", "g2")]),
+    (view(node("g1"), node("g2", "stopped")), [("process.absent", "g2")]),
+    (view(node("g1"), node("g2", release=B)), [("release.running", "g1")]),
+    (view(node("g1"), node("g2"), probe=NOTHING), [("endpoint", "g1")]),
+    (view(node("g1", "stopped"), node("g2", "stopped"), probe=None), [("endpoint", "g1")]),
+    (view(node("g1"), node("g2", "unreachable")), [("process.unknown", "g2")]),
+    (view(node("g1", "exited", leftover=("9 sleep",)), node("g2")), [("process.dead", "g1"),
+                                                                    ("process.leftover", "g1")]),
+])
+def test_what_is_wrong_is_named(replica: ReplicaView, wrong: list[tuple[str, str]]) -> None:
+    assert found(replica) == wrong
+
+
+def test_a_mix_of_releases_in_use_is_named() -> None:
+    assert found(view(node("g1"), node("g2")), {"g1": A, "g2": B}) == [("release.mixed", "g[1-2]")]
+
+
+@pytest.mark.parametrize(("replica", "what"), [
+    (view(node("g1"), node("g2")), "keep"),
+    (view(node("g1", "stopped"), node("g2", "absent"), probe=None), "start"),
+    (view(node("g1", ready=False), node("g2", ready=False), probe=NOTHING), "join"),
+    (view(node("g1"), node("g2"), probe=NOTHING), "replace"),
+    (view(node("g1", release=B), node("g2", release=B)), "replace"),
+    (view(node("g1"), node("g2", "exited"), probe=HEALTH), "replace"),
+    (view(node("g1", "exited", leftover=("9 x",)), node("g2", "stopped"), probe=None), "replace"),
+])
+def test_what_a_start_does(replica: ReplicaView, what: str) -> None:
+    assert decide(replica, A, {"g1": A, "g2": A}).what == what
+
+
+def test_a_restart_replaces_what_serves_and_starts_what_does_not_run() -> None:
+    assert decide(view(node("g1"), node("g2")), A, {"g1": A, "g2": A}, restart=True).what == "replace"
+    stopped = view(node("g1", "stopped"), node("g2", "stopped"), probe=None)
+    assert decide(stopped, A, {"g1": A, "g2": A}, restart=True).what == "start"
