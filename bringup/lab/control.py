@@ -16,7 +16,7 @@ from bringup.base.paths import Project
 from bringup.lab.machines import LabFolder, Machine
 from bringup.lab.models import write_models
 from bringup.lab.processes import Process, alive, end, read, recorded, stop_recorded, with_token
-from bringup.lab.state import LabState, load, spawn
+from bringup.lab.state import LabState, load, spawn, supervisor_of
 
 START_SECONDS = 20.0
 """How long a supervisor may take until its servers listen; under 1 s is usual."""
@@ -78,9 +78,10 @@ def down(project: Project, *, purge: bool = False) -> Down:
         own = [process for process in _own(folder) if state is None or process.pid != state.pid]
         left = end(own)
         ended += [process for process in own if process not in left]
-        if ran and state is not None:
-            supervisor = read(state.pid)
-            left += end([supervisor] if supervisor else [])
+        supervisor = read(state.pid) if ran and state is not None else supervisor_of(folder)
+        if supervisor is not None:
+            ran = True
+            left += end([supervisor])
         if purge and left:
             raise StepError("the lab's folder is kept: processes in it would not end", where=str(folder.root),
                             details=[f"{process.pid}  {process.command[:100]}" for process in left])

@@ -16,9 +16,9 @@ from bringup.base.paths import Project
 from bringup.environments.uv import uv_program
 from bringup.lab.keys import write
 from bringup.lab.machines import LabFolder, Machine, recording_of
-from bringup.lab.processes import alive, boot_id, read
+from bringup.lab.processes import Process, alive, boot_id, read
 
-VERSION = 2
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,20 @@ def load(folder: LabFolder) -> LabState | None:
             Machine(item["name"], item["address"], int(item["port"]), folder.machine(item["name"]))
             for item in data["machines"]
         )
-        return LabState(int(data["pid"]), int(data["start"]), data["boot"], float(data["since"]), data["user"], machines)
+        return LabState(int(data["pid"]), int(data["start"]), data["boot"], float(data["since"]),
+                        data.get("user") or lab_user(), machines)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def supervisor_of(folder: LabFolder) -> Process | None:
+    """The living supervisor of a folder, by what it wrote into the file that it locks; None when there is none."""
+    try:
+        pid, start = (int(word) for word in folder.life.read_text().split())
+    except (OSError, ValueError):
+        return None
+    found = read(pid)
+    return found if found is not None and found.start == start else None
 
 
 def save(folder: LabFolder, state: LabState) -> None:

@@ -33,6 +33,9 @@ def main(argv: list[str]) -> int:
     except OSError:
         print("another supervisor serves this folder", file=sys.stderr)
         return 1
+    life.truncate(0)
+    life.write(f"{os.getpid()} {start_of(os.getpid())}\n")
+    life.flush()
     try:
         asyncio.run(_serve(folder))
     except BringupError as error:

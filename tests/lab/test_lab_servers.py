@@ -162,6 +162,14 @@ def test_up_again_changes_nothing(folder: Path, project: Project) -> None:
     assert load(LabFolder(folder)) == before
 
 
+def test_a_lab_whose_record_is_lost_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_LAB", str(tmp_path / "lab"))
+    state, _ = control.up(Project(tmp_path))
+    (tmp_path / "lab" / "state.json").write_text("{")
+    done = control.down(Project(tmp_path), purge=True)
+    assert done.ran and read(state.pid) is None and not (tmp_path / "lab").exists()
+
+
 def test_the_account_is_the_labs_whatever_the_caller_is_called(project: Project, monkeypatch: pytest.MonkeyPatch
                                                                ) -> None:
     monkeypatch.setenv("LOGNAME", "somebody-else")
