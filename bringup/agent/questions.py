@@ -11,14 +11,13 @@ import json
 import os
 import pwd
 import re
-import shutil
 import socket
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 
+from bringup.agent import questions_net
 from bringup.agent.processes.proc import MARK
 
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
@@ -258,93 +257,6 @@ def _execute(given):
     return _tree(out)
 
 
-def _names(given):
-    """What each name resolves to here, side by side."""
-    out = {}
-
-    def resolve(name):
-        begun = time.time()
-        try:
-            found = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
-            value = {"addresses": sorted(set(item[4][0] for item in found))}
-        except (OSError, UnicodeError) as error:
-            value = {"addresses": [], "error": getattr(error, "strerror", None) or str(error)}
-        value["seconds"] = round(time.time() - begun, 3)
-        out[name] = value
-
-    own = socket.gethostname()
-    threads = []
-    for name in sorted(set([own] + [str(name) for name in given.get("names", [])])):
-        thread = threading.Thread(target=resolve, args=(name,))
-        thread.daemon = True
-        thread.start()
-        threads.append((name, thread))
-    until = time.time() + float(given.get("wait", 3))
-    for name, thread in threads:
-        thread.join(max(0.0, until - time.time()))
-        if thread.is_alive():
-            out[name] = {"addresses": [], "error": "no answer within %g s" % float(given.get("wait", 3))}
-    return _tree({"hostname": own, "names": dict(out)})
-
-
-def _reach(given):
-    """For each peer: the address and MTU that the route takes, and whether a full packet passes unfragmented."""
-    out = {}
-
-    def ask(name, address):
-        one = {"address": address}
-        try:
-            family, _, _, _, target = socket.getaddrinfo(address, 9, 0, socket.SOCK_DGRAM)[0]
-            sock = socket.socket(family, socket.SOCK_DGRAM)
-            sock.connect(target)
-            one["source"] = sock.getsockname()[0]
-            level, option = (socket.IPPROTO_IP, 14) if family == socket.AF_INET else (socket.IPPROTO_IPV6, 24)
-            one["mtu"] = struct.unpack("i", sock.getsockopt(level, option, 4))[0]
-            sock.close()
-        except OSError as error:
-            one["error"] = error.strerror or str(error)
-            out[name] = one
-            return
-        ping = shutil.which("ping") or shutil.which("ping", path="/usr/sbin:/sbin:/bin:/usr/bin")
-        if ping is None:
-            one["ping"] = "no ping here"
-        else:
-            header = 28 if family == socket.AF_INET else 48
-            # more than 64 KiB minus headers cannot be asked for; one refused packet says less than two
-            one["ping"] = _ping(ping, address, min(one["mtu"], 65535) - header)
-            if one["ping"] != "passes":
-                one["small"] = _ping(ping, address, 1500 - header if one["mtu"] > 1500 else 56)
-        out[name] = one
-
-    threads = [threading.Thread(target=ask, args=(str(name), str(address)))
-               for name, address in sorted(dict(given.get("peers", {})).items())]
-    for thread in threads:
-        thread.daemon = True
-        thread.start()
-    until = time.time() + 12
-    for thread in threads:
-        thread.join(max(0.0, until - time.time()))
-    return _tree(dict(out))
-
-
-def _ping(ping, address, payload):
-    try:
-        process = subprocess.Popen(
-            [ping, "-n", "-q", "-c", "2", "-i", "0.2", "-W", "1", "-M", "do", "-s", str(payload), address],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        text = process.communicate(timeout=5)[0].decode("utf-8", "replace")
-    except (OSError, subprocess.SubprocessError) as error:
-        return "cannot ask: %s" % error
-    if process.returncode == 0:
-        return "passes"
-    lower = text.lower()
-    if "too long" in lower or "too large" in lower or "frag needed" in lower:
-        return "too long"
-    if "permission" in lower or "not permitted" in lower or "usage" in lower or "invalid" in lower:
-        return "cannot ask: %s" % " ".join(text.split())[:120]
-    return "no answer"
-
-
 def _weights(given):
     """The model's folder: each shard's size against its own header, pointer texts, digests of the small files."""
     folder = str(given.get("path", ""))
@@ -461,6 +373,28 @@ def _account(given):
     return _tree({"user": name, "exists": True, "uid": entry.pw_uid, "groups": groups})
 
 
+def _libraries(given):
+    """The communication library of every environment of ours, and the system's: version, size, digest."""
+    out = []
+    root = str(given.get("root", ""))
+    for path in sorted(glob.glob(root + "/envs/*/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2")):
+        packages = path.split("/nvidia/nccl/")[0]
+        infos = [os.path.basename(info) for info in glob.glob(packages + "/nvidia_nccl*.dist-info")]
+        version = infos[0].split("-")[1].replace(".dist", "") if infos else ""
+        out.append(_library(path, path[len(root) + len("/envs/"):].split("/")[0], version))
+    for path in sorted(glob.glob("/usr/lib/*/libnccl.so.2") + glob.glob("/usr/lib64/libnccl.so.2")):
+        out.append(_library(path, "", os.path.basename(os.path.realpath(path)).partition(".so.")[2]))
+    return _tree(out)
+
+
+def _library(path, environment, version):
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for chunk in iter(lambda: handle.read(1 << 20), b""):
+            digest.update(chunk)
+    return {"path": path, "environment": environment, "version": version, "sha256": digest.hexdigest()}
+
+
 def _devices(given):
     """Device files of accelerators, as `ls -l` would name them: mode, owner, group, path."""
     lines = []
@@ -483,8 +417,11 @@ _QUESTIONS = {
     "listeners": _listeners,
     "disk": _disk,
     "execute": _execute,
-    "names": _names,
-    "reach": _reach,
+    "names": questions_net.names,
+    "reach": questions_net.reach,
+    "meet": questions_net.meet,
+    "proxy": questions_net.proxy,
+    "libraries": _libraries,
     "weights": _weights,
     "shared_memory": _shared_memory,
     "account": _account,

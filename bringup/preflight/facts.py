@@ -206,6 +206,23 @@ class Facts:
         return processes.listeners(self.answers.text("net.listeners"))
 
     @cached_property
+    def meet(self) -> Mapping[str, Any]:
+        """Ports listened on and dialled by the deep tier."""
+        found: Mapping[str, Any] = processes.tree(self.answers.text("net.meet"), dict)
+        return found
+
+    @cached_property
+    def proxy(self) -> Mapping[str, Any]:
+        """Proxy variables of the session and of login files."""
+        found: Mapping[str, Any] = processes.tree(self.answers.text("net.proxy"), dict)
+        return found
+
+    @cached_property
+    def libraries(self) -> tuple[Mapping[str, Any], ...]:
+        """Communication libraries: of our environments, and the system's (environment empty)."""
+        return tuple(processes.tree(self.answers.text("env.libraries"), list))
+
+    @cached_property
     def link_mtu(self) -> Mapping[str, int]:
         """MTU by interface."""
         return {path.split("/")[-2]: int(text) for path, text in self.answers.files("net.links").items()

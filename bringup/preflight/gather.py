@@ -41,7 +41,7 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
                 if fleet.variables(host).get("bringup_replay")}
     probes = {host: chosen(platform=needs[host].platform or None, tier=tier, root=needs[host].root,
                            only_live=host in recorded) for host in fleet.hosts}
-    asked = {host: questions(host, needs[host]) for host in fleet.hosts}
+    asked = {host: questions(host, needs[host], needs) for host in fleet.hosts}
     clocks: dict[str, list[float]] = {}
     answers: dict[str, Answers] = {}
     lost: dict[str, Result] = {}

@@ -63,15 +63,18 @@ def address_of(host: str, variables: Mapping[str, Any]) -> str:
     return host
 
 
-def questions(host: str, need: Need) -> Questions:
-    """What the probes of a host ask about."""
+def questions(host: str, need: Need, needs: Mapping[str, Need] | None = None) -> Questions:
+    """What the probes of a host ask about. `needs` are those of all hosts, for the ports that its mates will bind."""
     mates = need.addresses if len(need.addresses) <= MANY_HOSTS else {
         name: address for name, address in need.addresses.items() if name in need.nodes}
     peers = {name: address for name, address in mates.items() if name != host and not is_loopback(address)}
     names = [] if is_loopback(need.addresses.get(host, "")) else [host, *(n for n in mates if not is_address(n))]
     paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm") if path))
     return Questions(names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
-                     model_path=need.model_path, user=need.account, root=need.root)
+                     model_path=need.model_path, user=need.account, root=need.root,
+                     listen=[] if is_loopback(need.addresses.get(host, "")) else sorted(need.ports),
+                     dial={mate: sorted(needs[mate].ports) for mate in need.nodes
+                           if needs and mate in needs and mate != host})
 
 
 def _bare(variables: Mapping[str, Any], addresses: Mapping[str, str]) -> Need:

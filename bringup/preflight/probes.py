@@ -61,7 +61,9 @@ class Questions:
     model_path: str = ""
     user: str = ""
     root: str = "/opt/bringup"
-    interpreters: Sequence[str] = ()
+    listen: Sequence[int] = ()
+    address: str = ""
+    dial: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def given(self, ask: str) -> dict[str, Any]:
         """The values of one question."""
@@ -72,6 +74,10 @@ class Questions:
             "execute": {"paths": list(self.run_paths)},
             "weights": {"path": self.model_path},
             "account": {"user": self.user},
+            "libraries": {"root": self.root},
+            "meet": {"root": self.root, "listen": list(self.listen), "address": self.address, "peers": {
+                name: {"address": self.peers[name], "ports": list(ports)} for name, ports in self.dial.items()
+                if name in self.peers}},
         }
         return values.get(ask, {})
 
@@ -185,6 +191,9 @@ _LIVE = (
           live=True),
     Probe("net.reach", ask="reach", deadline=16, live=True),
     Probe("net.listeners", ask="listeners", live=True),
+    Probe("net.proxy", ask="proxy", live=True),
+    Probe("net.meet", ask="meet", deadline=14, tier="deep", live=True),
+    Probe("env.libraries", ask="libraries", deadline=30, live=True),
     Probe("disk.room", ask="disk", live=True),
     Probe("disk.execute", ask="execute", live=True),
     Probe("disk.weights", ask="weights", deadline=60, live=True),

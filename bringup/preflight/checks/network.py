@@ -212,6 +212,63 @@ def mtu(views: Sequence[View]) -> Iterable[Outcome]:
                          details=("in both directions",) if both else ())
 
 
+@fleet_check("net.ports", "the ports that the plan binds can be reached from every host of the replica", tier="deep",
+             reads=("net.meet",), source="a firewall between hosts; listeners of ours on free ports, for seconds",
+             remedy="open these ports between the hosts of the cluster network")
+def ports(views: Sequence[View]) -> Iterable[Outcome]:
+    listens: dict[str, Mapping[str, Any]] = {}
+    for view in views:
+        try:
+            listens[view.host] = view.facts.meet.get("listen", {})
+        except Unread:
+            continue
+    for view in views:
+        if view.host not in listens:
+            continue
+        closed: dict[str, list[str]] = {}
+        for key, came in view.facts.meet.get("connect", {}).items():
+            peer, _, port = key.rpartition(":")
+            if came != "connects" and listens.get(peer, {}).get(port) == "listens":
+                closed.setdefault(peer, []).append(f"{port} ({came})")
+        for peer in {key.rpartition(":")[0] for key in view.facts.meet.get("connect", {})}:
+            if peer in closed:
+                yield failed(f"{', '.join(closed[peer])} cannot be reached", subject=f"{view.host} > {peer}")
+            else:
+                yield passed("all", subject=f"{view.host} > {peer}")
+
+
+@check("net.proxy", "hosts of the cluster are reached without the proxy", reads=("net.proxy",),
+       source="a proxy that gets the rendezvous ends the start", remedy="add the cluster's addresses to no_proxy")
+def proxy(view: View) -> Outcome:
+    session = dict(view.facts.proxy.get("session", {}))
+    used = session.get("http_proxy") or session.get("https_proxy") or session.get("all_proxy")
+    if not used:
+        files = [path for path, values in view.facts.proxy.get("files", {}).items()
+                 if any(name != "no_proxy" for name in values)]
+        if files:
+            return noted(f"{files[0]} sets a proxy that a session without login does not have",
+                         mend="set the proxy in the inventory: `environment` of the play")
+        return passed("none")
+    spared = [part.strip() for part in session.get("no_proxy", "").split(",") if part.strip()]
+    bare = [address for name, address in view.need.addresses.items()
+            if name != view.host and not is_loopback(address) and not _spared(address, spared)]
+    if bare:
+        return failed(f"{used} would get the calls to {bare[0]}" + (f" and {len(bare) - 1} more" if bare[1:] else ""))
+    return passed("the cluster is spared")
+
+
+def _spared(address: str, words: Sequence[str]) -> bool:
+    for word in words:
+        if word == "*" or address == word or address.endswith("." + word.lstrip(".")):
+            return True
+        try:
+            if ipaddress.ip_address(address) in ipaddress.ip_network(word, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
 @fleet_check("net.unique", "no two hosts use one address", reads=("net.addresses",), source="the inventory",
              remedy="give each host its own address")
 def unique(views: Sequence[View]) -> Iterable[Outcome]:

@@ -107,6 +107,37 @@ for _equal in EQUAL:
     _register(_equal)
 
 
+@fleet_check("parity.nccl", "one build of the communication library in each environment", reads=("env.libraries",),
+             source="two builds of one version can hang", remedy="build the environment again on the odd host")
+def nccl(views: Sequence[View]) -> Iterable[Outcome]:
+    seen: dict[str, dict[str, dict[str, str]]] = {}
+    for view in views:
+        try:
+            libraries = view.facts.libraries
+        except Unread:
+            continue
+        for one in libraries:
+            if one.get("environment"):
+                hosts = seen.setdefault(str(one["environment"]), {})
+                hosts[view.host] = {key: str(value) for key, value in one.items()}
+    by_host = {view.host: view for view in views}
+    for hosts in seen.values():
+        builds = {host: f"{one['version']} {one['sha256'][:12]}" for host, one in hosts.items()}
+        if len(builds) < 2:
+            continue
+        usual = usual_of(builds)
+        first = next(host for host, build in builds.items() if build == usual)
+        for host, build in builds.items():
+            if build == usual:
+                yield passed(build, subject=host)
+                continue
+            make = failed if any(builds.get(mate, build) != build for mate in by_host[host].need.nodes) else warned
+            same = hosts[host]["version"] == hosts[first]["version"]
+            word = "another build" if same else f"{hosts[first]['version']} elsewhere"
+            yield make(f"NCCL {hosts[host]['version']}, {word}", subject=host, details=(
+                f"{host}: {hosts[host]['path']}", f"{first}: {hosts[first]['path']}"))
+
+
 def table(views: Sequence[View]) -> list[tuple[str, str, str]]:
     """Rows for the report: name, `15 x 580.126.09`, `gpu07: 580.178`. Rows of one host are left out."""
     rows = []

@@ -579,3 +579,44 @@ def test_a_hung_tool_is_a_finding_and_the_rest_is_no_second_one() -> None:
     worst = [f for f in found if f.blocks]
     assert [f.check for f in worst] == ["nvidia.driver"]
     assert "did not answer within 25 s" in worst[0].summary and "state D" in worst[0].summary
+
+
+def test_c059_a_proxy_that_would_get_the_cluster_s_calls() -> None:
+    hosts = state("C059")["hosts"]
+    needs = planned(["noproxy-03", "profile-01"])
+    addresses = dict(needs["noproxy-03"].addresses)
+    answers = {host: healthy(host, addresses) for host in needs}
+    one = hosts["noproxy-03"]
+    answers["noproxy-03"] = change(
+        answers["noproxy-03"],
+        "net.proxy",
+        json.dumps({"session": {"https_proxy": one["proxy"], "no_proxy": one["no_proxy"]}, "files": {}}),
+    )
+    answers["profile-01"] = change(
+        answers["profile-01"],
+        "net.proxy",
+        json.dumps({"session": {}, "files": {hosts["profile-01"]["proxy_in"]: {"https_proxy": "http://p:3128"}}}),
+    )
+    found = {f.subject: f for f in by_check(findings_of(answers, needs), "net.proxy")}
+    assert found["noproxy-03"].verdict is Verdict.FAIL and "192.0.2.12" in found["noproxy-03"].summary
+    assert found["profile-01"].verdict is Verdict.NOTE and "/etc/profile" in found["profile-01"].summary
+    spared = change(
+        answers["noproxy-03"],
+        "net.proxy",
+        json.dumps({"session": {"https_proxy": one["proxy"], "no_proxy": "localhost,192.0.2.0/24"}}),
+    )
+    assert by_check(findings_of(spared, needs["noproxy-03"]), "net.proxy")[0].verdict is Verdict.PASS
+
+
+def test_c063_another_communication_library() -> None:
+    hosts = state("C063")["hosts"]
+    needs = planned(hosts)
+    answers = {}
+    for host, one in hosts.items():
+        library = {"environment": "glm51", **one["loaded"], "version": str(one["loaded"]["version"])}
+        answers[host] = change(healthy(host, dict(needs[host].addresses)), "env.libraries", json.dumps([library]))
+    found = {f.subject: f for f in by_check(findings_of(answers, needs), "parity.nccl") if f.verdict is Verdict.FAIL}
+    assert set(found) == {"h200-02", "h200-03"} or set(found) == {"h200-01", "h200-02"}
+    text = shown(list(found.values()))
+    assert "2.28.9" in text and "another build" in text
+    assert hosts["h200-02"]["loaded"]["path"] in text

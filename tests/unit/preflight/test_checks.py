@@ -397,3 +397,23 @@ def test_needs_of_a_recorded_host_say_so() -> None:
     found = findings_of(bare, need)
     assert by_check(found, "weights.complete")[0].verdict is Verdict.SKIP
     assert by_check(found, "disk.weights")[0].verdict is Verdict.SKIP
+
+
+def test_a_port_behind_a_firewall_is_found_by_the_deep_tier() -> None:
+    answers, needs = fleet(["gpu01", "gpu02"])
+    meet = {"listen": {"8000": "listens", "29501": "listens"}, "connect": {}}
+    answers["gpu01"] = change(
+        answers["gpu01"],
+        "net.meet",
+        json.dumps({**meet, "connect": {"gpu02:8000": "connects", "gpu02:29501": "connects"}}),
+    )
+    answers["gpu02"] = change(
+        answers["gpu02"],
+        "net.meet",
+        json.dumps({**meet, "connect": {"gpu01:8000": "connects", "gpu01:29501": "no answer"}}),
+    )
+    found = by_check(findings_of(answers, needs, Chosen(tier="deep")), "net.ports")
+    assert [(f.subject, f.summary) for f in found if f.verdict is Verdict.FAIL] == [
+        ("gpu02 > gpu01", "29501 (no answer) cannot be reached")
+    ]
+    assert not by_check(findings_of(answers, needs), "net.ports"), "the fast tier does not ask"
