@@ -77,7 +77,8 @@ def status(options: Options) -> int:
         if found.running or item.processes:
             print(f"  {item.machine.name:<10} {item.machine.address}:{item.machine.port}")
         for process in item.processes:
-            print(f"    {process.pid:>7}  {duration(process.age):>10}  {process.command[:90]}")
+            shown = " ".join(process.command.replace(f"{item.machine.root}/", "").split())
+            print(f"    {process.pid:>7}  {duration(process.age):>10}  {shown[:100]}")
     print(REPLAYED if found.running else "next     invoke lab.up")
     return 0 if found.running else int(ExitStatus.FINDING)
 

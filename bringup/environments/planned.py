@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from bringup.base.errors import InputError, StepError
 from bringup.environments.definition import Environment, Platform
 from bringup.environments.digest import environment_digest, overlay_tar
-from bringup.environments.locks import Lock, read_lock
+from bringup.environments.locks import Lock, lock_cuda, read_lock
 from bringup.run.actions import Blob
 
 FAMILIES: Mapping[str, str] = {"h20": "cuda", "h100": "cuda", "h200": "cuda", "b200": "cuda", "gb200": "cuda",
@@ -24,9 +24,14 @@ FAMILIES: Mapping[str, str] = {"h20": "cuda", "h100": "cuda", "h200": "cuda", "b
 """`hardware` of a deployment -> family of devices that a platform may ask for; cpu platforms fit everywhere."""
 
 
+DRIVERS: Mapping[str, int] = {"11": 450, "12": 525, "13": 580}
+"""CUDA major version -> least driver branch, as NVIDIA's release notes say (minor version compatibility)."""
+
+
 @dataclass(frozen=True)
 class HostFacts:
-    """What a host's probe said: machine, glibc (None where it is another libc), interpreters, uv and its version."""
+    """What a host's probe said: machine, glibc (None where it is another libc), interpreters, uv and its version,
+    the loaded NVIDIA driver (None where none is loaded)."""
 
     machine: str
     glibc: str | None
@@ -34,11 +39,12 @@ class HostFacts:
     uv: str | None
     uv_version: str | None
     free: int | None
+    driver: str | None = None
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> HostFacts:
         return cls(str(data["machine"]), data.get("glibc"), tuple(data.get("interpreters") or ()), data.get("uv"),
-                   data.get("uv_version"), data.get("free"))
+                   data.get("uv_version"), data.get("free"), data.get("driver"))
 
 
 @dataclass(frozen=True)
@@ -111,12 +117,30 @@ def _platform(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Pla
                         expected=", ".join(f"{p.target} {p.device}" for p in prepared.environment.platforms),
                         next=f"add the platform to envs/{prepared.environment.name}/env.yml and lock it: "
                              "invoke env.lock")
+    held = {p.name: _too_new(prepared.locks[p.name], facts.driver) for p in fitting if p.name in prepared.locks}
     for platform in fitting:
-        if platform.name in prepared.locks:
+        if held.get(platform.name, "not locked") is None:
             return platform
+    if held:
+        name, needed = next(iter(held.items()))
+        raise StepError(f"the environment {prepared.environment.name} is for a newer driver than this host has",
+                        expected=needed, found=f"driver {facts.driver}; nothing was downloaded",
+                        next=f"update the driver, or lock {prepared.environment.name} for an older CUDA "
+                             f"(a platform beside {name})")
     raise StepError(f"the environment {prepared.environment.name} is not locked for {fitting[0].name}",
                     expected=f"envs/{prepared.environment.name}/locks/{fitting[0].name}.txt",
                     next=f"invoke env.lock --env {prepared.environment.name}")
+
+
+def _too_new(lock: Lock, driver: str | None) -> str | None:
+    """What the CUDA of a lock needs where the driver has less, else None; without a driver nothing is known."""
+    cuda = lock_cuda(lock)
+    if cuda is None or driver is None:
+        return None
+    least = DRIVERS.get(cuda.split(".")[0])
+    if least is None or int(driver.split(".")[0]) >= least:
+        return None
+    return f"driver {least} or newer for CUDA {cuda}"
 
 
 def _interpreter(environment: Environment, lock: Lock, facts: HostFacts) -> Mapping[str, Any]:

@@ -17,7 +17,8 @@ def run(task):
     found = interpreters(task.args["pythons"], named)
     uv, version = find_uv(task.args.get("uv"), task.root)
     return {"changed": False, "machine": platform.machine(), "system": platform.system().lower(), "glibc": glibc(),
-            "interpreters": found, "uv": uv, "uv_version": version, "free": _free(task.root)}
+            "interpreters": found, "uv": uv, "uv_version": version, "free": _free(task.root),
+            "driver": driver()}
 
 
 def interpreters(wanted, named=None):
@@ -83,6 +84,15 @@ def glibc():
     except (ValueError, OSError):
         return None
     return text.split()[-1] if text else None
+
+
+def driver():
+    """Version of the loaded NVIDIA kernel module, or None."""
+    try:
+        with open("/sys/module/nvidia/version") as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
 
 
 def find_uv(named, root):

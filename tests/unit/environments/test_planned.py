@@ -48,6 +48,30 @@ def test_a_host_that_nothing_fits_is_told_why(host: HostFacts, says: str) -> Non
     assert says in str(caught.value) and "next" in str(caught.value)
 
 
+def cuda_lock(version: str) -> Prepared:
+    text = (f"# bringup lock\n# python: 3.12\n\nnvidia-cuda-runtime=={version} \\\n"
+            f"    --hash=sha256:{'ab' * 32}\n")
+    environment = replace(ENVIRONMENT, platforms=(Platform("new", "x86_64", "2.28", "cuda13"),
+                                                  Platform("old", "x86_64", "2.28", "cuda12.8")))
+    old = parse_lock(text.replace(version, "12.8.90"), "x")
+    return Prepared(environment, {"new": parse_lock(text, "x"), "old": old}, None, ())
+
+
+@pytest.mark.parametrize(("driver", "platform"), [("580.126.09", "new"), ("570.86.15", "old"), (None, "new")])
+def test_the_driver_decides_between_cuda_platforms(driver: str | None, platform: str) -> None:
+    host = replace(facts("3.12.1"), driver=driver)
+    assert plan_for(cuda_lock("13.0.96"), host, "h200").platform.name == platform
+
+
+def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> None:
+    prepared = cuda_lock("13.0.96")
+    only = replace(prepared, locks={"new": prepared.locks["new"]})
+    with pytest.raises(StepError) as caught:
+        plan_for(only, replace(facts("3.12.1"), driver="550.144.03"), "h200")
+    told = str(caught.value)
+    assert "driver 580 or newer for CUDA 13.0.96" in told and "550.144.03" in told and "nothing was downloaded" in told
+
+
 def test_the_digest_names_what_decides_the_content_and_nothing_else() -> None:
     base = plan_for(PREPARED, facts("3.12.1"), None).digest
     others = {
