@@ -6,6 +6,7 @@ import functools
 import getpass
 import glob
 import hashlib
+import ipaddress
 import os
 import re
 import shlex
@@ -50,12 +51,51 @@ def resolve(host: str, config: str | None, given: Mapping[str, str] | None = Non
     settings = Settings(dict(given or {}), {"identityfile": list(identities)} if identities else {})
     reader = _Reader(host, settings)
     reader.read_all(config, final=False)
-    if reader.wants_final:
+    full = _canonical(host, settings)
+    if full is not None:
+        settings.options["hostname"] = reader.current = full
+        reader.read_all(config, final=True)
+    elif reader.wants_final or (settings.get("canonicalizehostname") or "no").lower() in ("yes", "always"):
         name = _expand(settings.options.get("hostname", "%h"), _tokens(host, host, settings))
         reader.current = name.lower() if settings.options.get("hostname") else host
         reader.read_all(config, final=True)
     _fill_in(host, settings)
     return settings
+
+
+def _canonical(host: str, settings: Settings) -> str | None:
+    """The full name of a short one, when CanonicalizeHostname asks for it and a domain of CanonicalDomains has it.
+
+    Raises InputError when none has it and CanonicalizeFallbackLocal forbids to go on.
+    """
+    mode = (settings.get("canonicalizehostname") or "no").lower()
+    jumps = settings.get("proxyjump") or settings.get("proxycommand") or "none"
+    if mode not in ("yes", "always") or (mode == "yes" and jumps.lower() != "none"):
+        return None
+    name = _expand(settings.get("hostname") or host, {"h": host, "%": "%"})
+    if name.endswith("."):
+        return name.rstrip(".")
+    if name.count(".") > int(settings.get("canonicalizemaxdots") or 1) or _is_address(name):
+        return None
+    for domain in (settings.get("canonicaldomains") or "").split():
+        full = f"{name}.{domain}"
+        try:
+            socket.getaddrinfo(f"{full}.", None, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError):
+            continue
+        return full.lower()
+    if not settings.flag("canonicalizefallbacklocal", True):
+        raise InputError(f"the name {name} is in none of the CanonicalDomains of ssh_config",
+                         found=settings.get("canonicaldomains"), next="set HostName or ansible_host")
+    return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class _Reader:
@@ -118,7 +158,8 @@ class _Reader:
             if "proxyjump" not in self.settings.options and "proxycommand" not in self.settings.options:
                 self.settings.options[key] = rest if key == "proxycommand" else words[0]
         else:
-            value = " ".join(words) if key in ("userknownhostsfile", "globalknownhostsfile") else words[0]
+            several = ("userknownhostsfile", "globalknownhostsfile", "canonicaldomains")
+            value = " ".join(words) if key in several else words[0]
             self.settings.options.setdefault(key, value)
 
     def matches(self, words: list[str], final: bool, where: Origin) -> bool:

@@ -61,6 +61,28 @@ def test_tasks_keep_their_order_whichever_account_runs_them(machine: Machine) ->
         assert int(parents) <= 2  # one elevation, however many tasks
 
 
+def test_root_itself_needs_no_sudo_for_another_account(machine: Machine) -> None:
+    machine.inside("mv /usr/bin/sudo /usr/bin/sudo.away")
+    try:
+        with Driven(target(machine, user="root", become_password=None)) as driven:
+            answers = driven.answers(*[driven.request("shell", {"cmd": "id -un; id -Gn; echo $HOME $USER"}, become=name)
+                                       for name in (None, "ops", "root", "engine", "ops")])
+            said = [item.result["stdout"].split() for item in answers if isinstance(item, Finished)]
+            assert [words[0] for words in said] == ["root", "ops", "root", "engine", "ops"]
+            assert said[1][-2:] == ["/home/ops", "ops"] and "root" not in said[1]
+            data = b"y" * 100_000
+            digest = hashlib.sha256(data).hexdigest()
+            args = {"dest": "/home/ops/file", "mode": "0600", "_source": "x",
+                    "_file": {"name": "x", "digest": digest, "sha1": None, "md5": None, "size": len(data),
+                              "mode": "0600"}}
+            told = driven.call("copy", args, become="ops", blobs=[Blob(digest, len(data), data)])
+            assert told.get("changed"), told
+            assert machine.inside("stat -c %U /home/ops/file; rm /home/ops/file").stdout.strip() == "ops"
+            assert "there is no such account" in driven.call("ping", become="nobody-here")["msg"]
+    finally:
+        machine.inside("mv /usr/bin/sudo.away /usr/bin/sudo")
+
+
 def test_commands_under_sudo_have_the_sessions_locale(machine: Machine) -> None:
     with Driven(target(machine)) as driven:
         own, root = driven.answers(driven.request("shell", {"cmd": "echo $LC_ALL,$LANG,$LC_CTYPE"}),

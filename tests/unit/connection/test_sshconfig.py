@@ -6,6 +6,7 @@ import getpass
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,34 @@ def test_as_ssh_reads_it(name: str, tmp_path: Path) -> None:
         if got.many.get("identityfile"):
             # -G shows them before tokens and the tilde are filled in
             assert len(got.many["identityfile"]) == len(want["identityfile"]), host
+
+
+@needs_ssh
+@pytest.mark.root
+def test_short_names_are_made_full_as_ssh_does(tmp_path: Path) -> None:
+    """In a mount namespace of its own, whose /etc/hosts knows a name with a domain."""
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n198.18.0.9 gpu01.cluster.test gpu01.cluster.test.\n")
+    config = tmp_path / "config"
+    config.write_text("CanonicalizeHostname yes\nCanonicalDomains nothing.test cluster.test\n"
+                      "Host gpu01\n User short\nHost gpu01.cluster.test\n Port 77\n"
+                      "Match canonical\n ConnectTimeout 3\nHost far\n ProxyJump gw\n")
+    script = f"""
+import subprocess
+from bringup.connection import sshconfig
+for host in ("gpu01", "GPU01", "unknown", "198.18.0.9", "gpu01.cluster.test", "a.b.c", "far"):
+    done = subprocess.run(["ssh", "-G", "-F", "{config}", host], capture_output=True, text=True, check=True)
+    want = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    got = sshconfig.resolve(host, "{config}")
+    mine = [got.get("hostname"), got.get("user") or want["user"], got.get("port") or "22",
+            got.get("connecttimeout") or "none"]
+    theirs = [want["hostname"], want["user"], want["port"], want["connecttimeout"]]
+    assert mine == theirs, (host, mine, theirs)
+print("equal")
+"""
+    mount = f'mount --bind {tmp_path}/hosts /etc/hosts && exec "$@"'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh",
+                           sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "equal", done.stderr
 
 
 def test_tokens_of_paths_and_commands(tmp_path: Path) -> None:
