@@ -16,6 +16,7 @@ from typing import Any
 
 import fabric
 import paramiko
+from paramiko.auth_handler import AuthOnlyHandler
 
 from bringup.base.errors import BringupError, UnreachableError
 from bringup.base.secrets import Secret
@@ -154,6 +155,28 @@ _NOT_YET = "No existing session"
 """What paramiko says after its start ran out of time."""
 
 
+class _Login(AuthOnlyHandler):
+    """paramiko's requests to log in. It makes the event that an answer sets only after it sent the request: an answer
+    that is faster than that is lost, and the login waits for LOGIN seconds. Here the event is there before."""
+
+    answered: threading.Event | None = None
+
+    @property
+    def auth_event(self) -> threading.Event | None:
+        """What an answer sets, and who waits for it waits on."""
+        return self.answered
+
+    @auth_event.setter
+    def auth_event(self, event: threading.Event | None) -> None:
+        if self.answered is None or event is None:
+            self.answered = event
+
+    def send_auth_request(self, *args: Any, **options: Any) -> Any:
+        """Send a request and wait for its answer."""
+        self.answered = threading.Event()
+        return super().send_auth_request(*args, **options)
+
+
 class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[name-defined, misc]
     """paramiko's transport with the fast cipher first, which asks for the login service once (some servers hang up at
     a second time) and waits for the answer, not for a tenth of a second. `shown` is the server's key as it came."""
@@ -171,6 +194,10 @@ class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[name-defi
     def _parse_service_accept(self, m: paramiko.Message) -> None:
         super()._parse_service_accept(m)
         self._service_answered.set()
+
+    def get_auth_handler(self) -> _Login:
+        """What sends the requests to log in."""
+        return _Login(self)
 
     def ensure_session(self) -> None:
         """Ask for the login service, once."""

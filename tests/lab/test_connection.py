@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 from driven_session import Driven
 from ssh_server import SshServer, free_port, make_key
@@ -381,3 +382,23 @@ def test_a_closed_session_leaves_no_process(server: SshServer) -> None:
     while time.monotonic() < end and any(pids.start_time(item) for item in family):
         time.sleep(0.05)
     assert not [item for item in family if pids.start_time(item)]
+
+
+def test_an_answer_faster_than_the_one_who_asked_is_not_lost(server: SshServer, monkeypatch: pytest.MonkeyPatch
+                                                            ) -> None:
+    """The thread that sent a login request gets no time until the answer is there, as on a busy machine."""
+    send = paramiko.Transport._send_message  # type: ignore[attr-defined]
+
+    def slow(transport: paramiko.Transport, message: paramiko.Message) -> None:
+        asked = message.asbytes()[:1] == paramiko.common.cMSG_USERAUTH_REQUEST
+        send(transport, message)
+        if asked:
+            time.sleep(1)
+
+    monkeypatch.setattr(paramiko.Transport, "_send_message", slow)
+    monkeypatch.setattr("bringup.connection.dial.LOGIN", 4.0)
+    with Driven(server.target()) as driven:
+        assert driven.connected()
+    other = make_key(server.folder / "other")
+    error = refusal(server.target(key_file=str(other)), timeout=20).error
+    assert "refused" in text_of(error)
