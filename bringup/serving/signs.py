@@ -10,6 +10,9 @@ _VLLM_RANK = re.compile(r"\bworld_size=(\d+)\b.*?\brank=(\d+)\b")
 _SGLANG = re.compile(r"\b(?:DP\d+ )?(?:PP(\d+) )?TP(\d+)(?: EP\d+)?\] ")
 _SHARDS = re.compile(r"Loading safetensors checkpoint shards:\s*(\d+)% (?:Completed )?\| *(\d+)/(\d+)")
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
+_PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [^\]]*\]\s*|^(?:\([^)]*\bpid=\d+\)\s*)?"
+                     r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\]\s*)?")
+"""What vLLM and SGLang write before each message: process, level, time, place."""
 
 
 @dataclass
@@ -61,7 +64,12 @@ class Signs:
         """How far it is, in a few words."""
         if self.shards and self.shards[0] < self.shards[1]:
             return f"loading {self.shards[0]}/{self.shards[1]} shards"
-        return self.last[:100]
+        return (self.message or self.last)[:100]
+
+    @property
+    def message(self) -> str:
+        """The last line without what the engine's logger writes before it."""
+        return _PREFIX.sub("", self.last, count=1)
 
 
 def rank_mismatches(signs: Mapping[str, Signs], wanted: Mapping[str, tuple[int, ...]], world_size: int) -> list[str]:

@@ -210,10 +210,12 @@ class Starting:
             known = first_cause(logs, {})
             if known is not None:
                 return known
-            return Cause("rendezvous", gaps[0].split(":")[0], "; ".join(gaps),
+            host, _, what = gaps[0].partition(": ")
+            signs = self.watched[host].signs
+            return Cause("rendezvous", host, "; ".join((what, *gaps[1:])),
                          f"not every rank joined within {duration(limits.rendezvous)}",
                          "look at that node's log and at the way between the nodes: invoke preflight",
-                         self.watched[gaps[0].split(":")[0]].signs.last, lies_in="unknown")
+                         signs.last, signs.last_at, lies_in="unknown")
         if not gaps and now - self.progressed > limits.load:
             known = first_cause(logs, {})
             if known is not None:
@@ -221,7 +223,8 @@ class Starting:
             return Cause("stall", self.replica.head, f"no progress for {duration(limits.load)}",
                          answer.told if answer else "the endpoint was never asked",
                          "invoke logs; raise deployment.load_deadline if it only needs longer",
-                         self.watched[self.replica.head].signs.last, lies_in="unknown")
+                         self.watched[self.replica.head].signs.last,
+                         self.watched[self.replica.head].signs.last_at, lies_in="unknown")
         return None
 
     def _ask(self) -> Probe:
