@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from invoke import Argument, Context, Exit, Task
+from invoke import Argument, Context, Exit, ParserContext, Task
 
 from bringup.base.errors import BringupError, ExitStatus, InputError, StepError
 from bringup.base.secrets import SCRUBBER
@@ -106,10 +109,38 @@ class Verb(Task):  # type: ignore[misc]
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
         """What Invoke's parser is told: every value is text, switches are bools, `many` are lists."""
-        return [_argument(option) for option in sorted(self.options, key=lambda o: not o.positional)]
+        return [_argument(option, self) for option in sorted(self.options, key=lambda o: not o.positional)]
+
+    def show_help(self) -> None:
+        """Print what `--help` of a verb with positional values prints, in Invoke's layout, and how they are placed."""
+        words = " ".join(option.name.upper() for option in self.options if option.positional)
+        print(f"Usage: inv[oke] [--core-opts] {self.name} {words} [--options] [other tasks here ...]\n")
+        print(f"Docstring:\n  {inspect.getdoc(self)}\n\nOptions:")
+        rows = ParserContext(name=str(self.name), args=self.get_arguments()).help_tuples()
+        left = max(len(row[0]) for row in rows) + 5
+        width = max(shutil.get_terminal_size((80, 24)).columns - left - 1, 20)
+        for spec, text in rows:
+            first, *rest = textwrap.wrap(text or "", width) or [""]
+            print(f"  {spec:{left - 2}}{first}".rstrip())
+            for line in rest:
+                print(" " * left + line)
+        print()
 
 
-def _argument(option: Option) -> Argument:
+class _Positional(Argument):  # type: ignore[misc]
+    """A value without a flag. Invoke would take `--help` for it, as it takes the next word whatever it is."""
+
+    def __init__(self, show_help: Callable[[], None], **given: Any) -> None:
+        super().__init__(**given)
+        self.show_help = show_help
+
+    def set_value(self, value: Any, cast: bool = True) -> None:
+        if value in ("--help", "-h"):
+            raise Exit(code=guarded(self.show_help))
+        super().set_value(value, cast)
+
+
+def _argument(option: Option, owner: Verb) -> Argument:
     kind: type = list if option.many else bool if isinstance(option.default, bool) else str
     names = (option.name,) if option.short is None else (option.name, option.short)
     default: Any = None if option.positional else option.default
@@ -117,8 +148,10 @@ def _argument(option: Option) -> Argument:
         default = []
     # Invoke makes an alias of attr_name: one that equals the name would point at itself
     attr_name = option.key if option.key != option.name else None
-    return Argument(names=names, attr_name=attr_name, kind=kind, default=default, help=option.help,
-                    positional=option.positional)
+    given: dict[str, Any] = {"names": names, "attr_name": attr_name, "kind": kind, "default": default,
+                             "help": option.help, "positional": option.positional}
+    # a function, not a method: the parser makes deep copies of its arguments
+    return _Positional(lambda: owner.show_help(), **given) if option.positional else Argument(**given)
 
 
 def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable[[Body], Verb]:

@@ -93,3 +93,13 @@ def test_an_option_knows_its_key() -> None:
     assert FORKS.key == "forks"
     assert Option("ask-pass").key == "ask_pass"
     assert FORMAT.choices == ("text", "json")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",)])
+def test_help_is_no_positional_value(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    SEEN.clear()
+    assert invoke("sample", *words) == 0
+    out = capsys.readouterr().out
+    assert "sample FILE [--options]" in out
+    assert "a playbook" in out
+    assert not SEEN
