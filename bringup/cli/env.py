@@ -169,7 +169,7 @@ def _show_lock(made: Locking, *, checked: bool) -> None:
 
     done = "would change" if checked else "written"
     state = f"{plural(len(made.moved), 'version')} {'differs' if len(made.moved) == 1 else 'differ'}, {done}" \
-        if made.changed else "unchanged"
+        if made.moved else f"same versions, {done}" if made.changed else "unchanged"
     print(f"{made.environment:<18} {made.platform:<24} {plural(made.packages, 'package')}, {state}")
     for name, before, after in made.moved[:12]:
         if before is not None or checked:

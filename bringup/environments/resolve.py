@@ -28,7 +28,10 @@ _NETWORK = ("dns error", "failed to fetch", "error sending request", "connection
 
 @dataclass(frozen=True)
 class Locking:
-    """A lock that was made: its text, the packages (name, old version or None, new or None) that moved."""
+    """A lock that was made: its text, the packages (name, old version or None, new or None) that moved.
+
+    `changed`: the text is not what the file holds.
+    """
 
     environment: str
     platform: str
@@ -36,10 +39,7 @@ class Locking:
     text: str
     moved: tuple[tuple[str, str | None, str | None], ...]
     packages: int
-
-    @property
-    def changed(self) -> bool:
-        return bool(self.moved)
+    changed: bool
 
 
 def lock_environment(environment: Environment, platform: Platform, *, upgrade: bool = False,
@@ -63,7 +63,8 @@ def lock_environment(environment: Environment, platform: Platform, *, upgrade: b
         check_result(environment, platform, python, part, wanted)
     text = render(merge(parts), header(environment, platform))
     lock = parse_lock(text, str(file))
-    return Locking(environment.name, platform.name, file, text, moved(before, lock), len(lock.packages))
+    return Locking(environment.name, platform.name, file, text, moved(before, lock), len(lock.packages),
+                   before is None or before.text != text)
 
 
 def check_requirements(environment: Environment, wanted: Sequence[Wanted]) -> None:

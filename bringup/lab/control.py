@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ class LabStatus:
 
 def up(project: Project) -> tuple[LabState, bool]:
     """Bring the lab up unless it is; returns its state and whether it was started now. Raises StepError."""
+    if sys.platform != "linux":
+        raise StepError("the embedded lab needs Linux", expected="loopback addresses 127.0.77.x and /proc",
+                        found=sys.platform, next="name an inventory of machines: --inventory h200.yml")
     folder = LabFolder.of(project)
     with _locked(folder):
         state = load(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import secrets
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 from bringup.base.errors import BringupError
 from bringup.lab.addresses import Claim, claim
@@ -18,6 +20,9 @@ from bringup.lab.machines import NAMES, LabFolder, Machine
 from bringup.lab.processes import boot_id
 from bringup.lab.server import Setting, authorized, serve
 from bringup.lab.state import LabState, lab_user, load, save, start_of
+
+WATCH_SECONDS = 2.0
+"""How often the supervisor looks whether its folder is still there."""
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +42,7 @@ def main(argv: list[str]) -> int:
     life.write(f"{os.getpid()} {start_of(os.getpid())}\n")
     life.flush()
     try:
-        asyncio.run(_serve(folder))
+        asyncio.run(_serve(folder, life))
     except BringupError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return 1
@@ -55,7 +60,15 @@ def token_of(folder: LabFolder) -> str:
     return folder.token.read_text().strip()
 
 
-async def _serve(folder: LabFolder) -> None:
+def _folder_is_there(folder: LabFolder, life: TextIO) -> bool:
+    """Whether the file that this supervisor holds still lies in the lab's folder: a removed lab must not live on."""
+    try:
+        return os.path.samestat(os.stat(folder.life), os.fstat(life.fileno()))
+    except OSError:
+        return False
+
+
+async def _serve(folder: LabFolder, life: TextIO) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     before = load(folder)
@@ -78,7 +91,9 @@ async def _serve(folder: LabFolder) -> None:
     save(folder, LabState(os.getpid(), start_of(os.getpid()), boot_id(), time.time(), user, machines))
     print(f"{time.strftime('%F %T')} serving " + ", ".join(f"{m.name} on {m.address}:{m.port}" for m in machines),
           flush=True)
-    await stop.wait()
+    while not stop.is_set() and _folder_is_there(folder, life):
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(stop.wait(), WATCH_SECONDS)
     for server in servers:
         server.close()
     for setting in settings:

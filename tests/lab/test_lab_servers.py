@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,13 @@ def test_a_lab_whose_record_is_lost_is_ended_all_the_same(tmp_path: Path, monkey
     (tmp_path / "lab" / "state.json").write_text("{")
     done = control.down(Project(tmp_path), purge=True)
     assert done.ran and read(state.pid) is None and not (tmp_path / "lab").exists()
+
+
+def test_a_supervisor_ends_when_its_folder_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_LAB", str(tmp_path / "lab"))
+    state, _ = control.up(Project(tmp_path))
+    shutil.rmtree(tmp_path / "lab")
+    assert wait_for(lambda: read(state.pid) is None, 8)
 
 
 def test_the_account_is_the_labs_whatever_the_caller_is_called(project: Project, monkeypatch: pytest.MonkeyPatch
