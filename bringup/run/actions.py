@@ -69,6 +69,13 @@ class HostAction(Protocol):
     def __call__(self, args: Mapping[str, Any], context: HostContext, /) -> Call: ...
 
 
+class HostResult(Protocol):
+    """What the host answered and the call's arguments in, the task's result out: for what is done here afterwards
+    (fetch writes the file). Called for an answer that did not fail. Raises StepError."""
+
+    def __call__(self, raw: Mapping[str, Any], args: Mapping[str, Any], /) -> Mapping[str, Any]: ...
+
+
 class Fleet(Protocol):
     """All hosts of a play that are still in it, for a FleetAction. Calls block; hosts are served side by side."""
 
@@ -137,6 +144,7 @@ class ModuleSpec:
     agent: str | None = None
     free_form: str | None = None
     host_action: HostAction | None = None
+    host_result: HostResult | None = None
     fleet_action: FleetAction | None = None
     aliases: Sequence[str] = ()
     reads_only: bool = False

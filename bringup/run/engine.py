@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from bringup.connection import messages
 from bringup.connection.messages import Request
 from bringup.playbook.model import Task
 from bringup.playbook.templating import Engine as Templates
-from bringup.run.actions import Call
+from bringup.run.actions import Call, ModuleSpec
 from bringup.run.batch import Batch
 from bringup.run.hosts import CLOSED, CONNECTING, IDLE, LOST, UNREACHABLE, UP, HostState, Link, Step, Unit
 from bringup.run.prepare import Settings, digest_of
@@ -202,6 +203,7 @@ class Engine:
                 self.down(host, UNREACHABLE, message.error)
         elif isinstance(message, messages.Lost):
             if isinstance(message.error, LockedError):
+                message.error.found = _operator(message.error.found)
                 self.halt(message.error)
             if not self.recover(host, message):
                 self.down(host, LOST, message.error)
@@ -228,7 +230,7 @@ class Engine:
         del self._requests[message.id]
         self._listeners.pop(message.id, None)
         if isinstance(message, messages.Finished):
-            step.raw, step.seconds = dict(message.result), step.seconds + message.seconds
+            step.raw, step.seconds = _concluded(message.result, unit, step), step.seconds + message.seconds
         else:
             step.dropped = True
             if self.halted is not None and not owner.failing:
@@ -386,6 +388,15 @@ class Engine:
         return len(self._requests)
 
 
+def _operator(found: str | None) -> str | None:
+    """Who took a run over, from the record that its agent passes on."""
+    try:
+        record = json.loads(found or "")
+    except ValueError:
+        return found
+    return f"{record.get('operator')} (run {record.get('run')})" if isinstance(record, dict) else found
+
+
 def _over(wait: Any) -> bool:
     if wait.until is not None and time.monotonic() >= wait.until:
         return True
@@ -394,3 +405,15 @@ def _over(wait: Any) -> bool:
 
 def _meets(flow: Flow) -> bool:
     return flow.wait is not None and flow.wait.meeting is not None
+
+
+def _concluded(raw: Mapping[str, Any], unit: Unit | None, step: Step) -> dict[str, Any]:
+    """The answer of a host, after what the module does here with it."""
+    module = unit.task.module if unit is not None else None
+    if not isinstance(module, ModuleSpec) or module.host_result is None or step.request is None or raw.get("failed"):
+        return dict(raw)
+    try:
+        return dict(module.host_result(raw, step.request.args))
+    except BringupError as error:
+        step.error = error
+        return {"failed": True, "changed": False, "msg": error.what}

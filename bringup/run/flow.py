@@ -280,6 +280,8 @@ class Flow(Joint):
             self.run.flush(self.host)
             self.run.lock.want()
             yield Wait(lambda: self.run.lock.open)
+        if prepared.delegate is not None:
+            yield from self.run.lock.later(self.run.state(prepared.delegate))
         error = self.run.lock_error_of(prepared.delegate or self.host.name)
         if error is not None:
             for index, call in enumerate(prepared.calls):

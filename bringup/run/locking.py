@@ -8,9 +8,11 @@ from typing import Any
 
 from bringup.base.errors import BringupError, LockedError, StepError
 from bringup.base.text import duration, fold_hosts
+from bringup.inventory.model import LOCALHOST
 from bringup.run.actions import Call
 from bringup.run.engine import Engine
 from bringup.run.hosts import UP, HostState, Step
+from bringup.run.waiting import Wait
 
 
 class LockKeeper:
@@ -51,12 +53,27 @@ class LockKeeper:
                 continue
             yield from self.take(host, unavailable)
             if self.refused is not None:
-                raise _Refused(self.refused)
+                raise Refused(self.refused)
         for reason, names in unavailable.items():
             self.run.note(f"no lock and no journal can be kept there: {reason}", fold_hosts(names))
         for text, names in self.previous.items():
             self.run.note(text, fold_hosts(names))
         self.open = True
+
+    def later(self, host: HostState) -> Iterator[Wait]:
+        """Lock a host that only showed up now: a task is delegated to it by a name worked out on the way."""
+        if not self.hosts or host.name in self.hosts or host.name in LOCALHOST or host.locked:
+            return
+        self.run.connect(host)
+        yield Wait(lambda: host.state == UP or host.down)
+        unavailable: dict[str, list[str]] = {}
+        taking = self.take(host, unavailable)
+        while host.state == UP and next(taking, taking) is None:
+            asked = self.run.outstanding
+            yield Wait(lambda asked=asked: self.run.outstanding < asked)  # type: ignore[misc]
+        self.hosts = (*self.hosts, host.name)
+        if self.refused is not None:
+            raise Refused(self.refused)
 
     def take(self, host: HostState, unavailable: dict[str, list[str]], wait: float = 0.0) -> Iterator[None]:
         """Lock one host, waiting at most `wait` seconds for a holder that is about to go."""
@@ -138,15 +155,12 @@ class LockKeeper:
             self.run.pump(lambda: all(step.answered for step in steps), time.monotonic() + seconds)
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Carries the LockedError out of the loop."""
 
     def __init__(self, error: BringupError) -> None:
         super().__init__()
         self.error = error
-
-
-Refused = _Refused
 
 
 def _who(record: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,9 @@ def result_of(host: str, unit: Unit, raw: Mapping[str, Any], *, step: Step | Non
     error = step.lost if step is not None and step.lost is not None else step.error if step is not None else None
     hidden = unit.no_log
     message = "" if hidden else _message(raw, status)
+    if unit.task.action == "debug" and status is Status.OK and not message and not hidden:
+        values = ((name, value) for name, value in raw.items() if name not in ("changed", "failed"))
+        message = "; ".join(f"{name}: {_shown(value)}" for name, value in values)
     if error is not None and not hidden:
         message = message or error.what
     return Result(
@@ -94,6 +98,10 @@ def _message(raw: Mapping[str, Any], status: Status) -> str:
         return str(raw.get("stderr") or "").strip().splitlines()[-1] if (
             status is Status.FAILED and str(raw.get("stderr") or "").strip()) else ""
     return message if isinstance(message, str) else str(message)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _output(raw: Mapping[str, Any], step: Step | None, error: BringupError | None) -> Iterable[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,7 +151,8 @@ class Run:
             engine.note(text, level="warn")
         error: BringupError | None = None
         try:
-            self._plays()
+            with _term_as_interrupt():
+                self._plays()
         except Refused as refused:
             error = refused.error
         except KeyboardInterrupt:
@@ -290,6 +294,19 @@ class Run:
         following = (f"try those again: --limit @{retry}",) if retry and status is not ExitStatus.DONE else ()
         self.engine.emit(RunEnded(int(status), time.monotonic() - self.engine.began, recap=recap, next=following))
         return status
+
+
+@contextlib.contextmanager
+def _term_as_interrupt() -> Iterator[None]:
+    """TERM ends a run as Ctrl-C does: what runs is cancelled, locks are given up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def plan_of(loaded: Loaded, inventory: Inventory, limit: Sequence[str] | None

@@ -136,3 +136,41 @@ def test_where_no_lock_can_be_kept_the_run_says_so_once(start: Start, tmp_path: 
     seen = start(QUICK, hosts="a,b")
     assert seen.status == 0
     assert seen.notes.count("no lock and no journal") == 2  # a reason for each root; each told once
+
+
+def test_a_delegate_found_on_the_way_is_locked_too(start: Start, tmp_path: Path) -> None:
+    text = f"""
+- hosts: a
+  gather_facts: false
+  tasks:
+    - {{name: look, command: "cat {tmp_path}/b/state/run.json", delegate_to: "{{{{ ['b'] | first }}}}", register: out}}
+    - {{name: local, command: "true", delegate_to: localhost}}
+"""
+    seen = start(text, hosts="a,b")
+    assert seen.states() == [("look", "changed"), ("local", "changed")]
+    assert json.loads(seen.result("look").data["stdout"])["run"]
+    assert record(tmp_path, "b") is None
+
+
+def test_a_delegate_that_is_held_is_refused(start: Start, tmp_path: Path) -> None:
+    process = other_run(tmp_path, 3, hosts="b")
+    text = f"""
+- hosts: a
+  gather_facts: false
+  tasks:
+    - {{command: "touch {tmp_path}/no", delegate_to: "{{{{ ['b'] | first }}}}"}}
+"""
+    seen = start(text, hosts="a,b")
+    assert seen.status == 5
+    assert "held by" in str(seen.error)
+    assert not (tmp_path / "no").exists()
+    assert record(tmp_path, "a") is None
+    process.communicate(timeout=30)
+
+
+def test_term_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    process = other_run(tmp_path, 62)
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, out
+    assert record(tmp_path) is None
