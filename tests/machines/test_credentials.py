@@ -82,7 +82,8 @@ def test_from_a_vaulted_variable(locked: Cluster, site: Path) -> None:
     (site / "group_vars").mkdir()
     vaulted = subprocess.run(
         [str(Path(sys.executable).parent / "ansible-vault"), "encrypt_string", "--vault-password-file",
-         "vault-password", "--name", "ansible_become_password", locked.password], cwd=site, capture_output=True, text=True, check=True)
+         "vault-password", "--name", "ansible_become_password", locked.password],
+        cwd=site, capture_output=True, text=True, check=True)
     (site / "group_vars/all.yml").write_text(vaulted.stdout)
     done = _run(site, "--vault-password-file", "vault-password", "-v")
     assert done.returncode == 0, done.stdout + done.stderr
