@@ -225,4 +225,8 @@ def _checked(options: Sequence[Option], given: Mapping[str, Any]) -> Options:
             raise InputError(f"--{option.name} takes {' or '.join(option.choices)}", found=str(value),
                              next=f"--{option.name} {near}" if near else None)
         values[option.key] = value
+    if values.get(REPORT.key):
+        from bringup.ui.report import check_reports
+
+        check_reports(values[REPORT.key])
     return Options(values)

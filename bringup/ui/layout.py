@@ -6,7 +6,6 @@ Ansible's recap). Colour is laid over a line by its kind, so it carries nothing 
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,11 @@ from bringup.base.errors import ExitStatus
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural, printable
 from bringup.ui.failures import failure_blocks
+from bringup.ui.wrapping import cut, hung
 
 _RECAP = ("ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored")
 _REPEAT = 10.0  # seconds between two lines of progress of one subject in a pipe
+_TALK = frozenset({"debug", "set_fact", "assert"})  # modules that do nothing on the host
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class _Stage:
     summaries: list[events.StageSummary] = field(default_factory=list)
     counts: dict[Status, set[str]] = field(default_factory=dict)
     skip_reasons: list[str] = field(default_factory=list)
+    told_reasons: list[str] = field(default_factory=list)  # what debug tasks of the roles said
 
 
 class Layout:
@@ -69,8 +71,12 @@ class Layout:
         """The failures that wait."""
         blocks = failure_blocks(self.failures)
         self.failures = []
-        return [Shown(line, "bad" if number == 0 else "plain") for block in blocks
-                for number, line in enumerate(block)]
+        return [Shown(part, "bad" if number == 0 else "plain") for block in blocks
+                for number, line in enumerate(block) for part in self._fit(line)]
+
+    def _fit(self, line: str) -> list[str]:
+        """A line cut to the terminal's width; in a pipe it stays whole, so that it can be searched for."""
+        return [line] if self.piped else hung(line, self.width)
 
     @staticmethod
     def _flushes(event: events.Event) -> bool:
@@ -80,13 +86,14 @@ class Layout:
         check = " · check: nothing is changed" if event.check else ""
         if self.style == "stages":
             head = f"bringup {event.verb} · {event.inventory} · run {event.run_id} · by {event.operator}{check}"
-            yield Shown(head, "head")
+            yield from (Shown(part, "head") for part in self._fit(head))
             if event.headline:
-                yield Shown(event.headline)
+                yield from (Shown(part) for part in self._fit(event.headline))
             yield Shown("")
         else:
             hosts = plural(len(event.hosts), "host")
-            yield Shown(f"bringup {event.verb} · {event.inventory} · {hosts} · run {event.run_id}{check}", "head")
+            head = f"bringup {event.verb} · {event.inventory} · {hosts} · run {event.run_id}{check}"
+            yield from (Shown(part, "head") for part in self._fit(head))
 
     def _PlayStarted(self, event: events.PlayStarted) -> Iterator[Shown]:
         self.stage = _Stage(event.name, event.index, event.total, len(event.hosts))
@@ -117,7 +124,7 @@ class Layout:
             lead = f"{head} {subject:13} "
             last = number == len(rows) - 1
             room = self.width - len(lead) - len(took) - 2
-            parts = textwrap.wrap(text, max(room, 20)) or [""]
+            parts = cut(text, max(room, 20))
             for line_number, part in enumerate(parts):
                 first = lead if line_number == 0 else " " * len(lead)
                 ends = last and line_number == len(parts) - 1
@@ -131,8 +138,8 @@ class Layout:
             return ", ".join(bad)
         if counts.get(Status.CHANGED):
             return f"{counts[Status.CHANGED]} changed"
-        if counts.get(Status.SKIPPED) and not counts.get(Status.OK):
-            reasons = list(dict.fromkeys(stage.skip_reasons))
+        if not counts.get(Status.OK) and (counts.get(Status.SKIPPED) or stage.told_reasons):
+            reasons = list(dict.fromkeys(stage.told_reasons or stage.skip_reasons))
             return "skipped" + (f": {'; '.join(reasons)}" if reasons else "")
         return "ok" if counts else "nothing to do"
 
@@ -142,7 +149,10 @@ class Layout:
 
     def _TaskEnded(self, event: events.TaskEnded) -> Iterator[Shown]:
         result = event.result
-        if self.stage is not None and not result.ignored and not result.rescued:
+        if self.stage is not None and result.status is Status.OK and result.module.rpartition(".")[2] in _TALK:
+            # says why nothing is done; a stage of nothing else did nothing
+            self.stage.told_reasons += [result.message] if result.message and result.item is None else []
+        elif self.stage is not None and not result.ignored and not result.rescued:
             self.stage.counts.setdefault(result.status, set()).add(result.host)
             if result.status is Status.SKIPPED and result.message:
                 self.stage.skip_reasons.append(result.message)
@@ -215,7 +225,8 @@ class Layout:
         host = f"{event.host}  " if event.host else ""
         word, kind = ("WARN  ", "warn") if event.level == "warn" else ("NOTE  ", "plain")
         for number, line in enumerate(event.text.splitlines() or [""]):
-            yield Shown(f"{word if number == 0 else '      '}{host}{line}", kind)
+            text = f"{word if number == 0 else '      '}{host}{line}"
+            yield from (Shown(part, kind) for part in cut(text, self.width, "", "      "))
 
     def _Findings(self, event: events.Findings) -> Iterator[Shown]:
         from bringup.preflight.report import report_lines
@@ -236,11 +247,10 @@ class Layout:
         first, more = event.endpoints[0], len(event.endpoints) - 1
         others = f" and {more} more" if more else ""
         was = f"   was {event.previous}" if event.previous else ""
-        yield Shown(f"ready    {first}{others}   model {event.model}   release {event.release}{was}", "good")
-        for change in event.changes:
-            yield Shown(f"changed  {change}")
-        for line in event.next:
-            yield Shown(line)
+        ready = f"ready    {first}{others}   model {event.model}   release {event.release}{was}"
+        yield from (Shown(part, "good") for part in self._fit(ready))
+        for line in (*(f"changed  {change}" for change in event.changes), *event.next):
+            yield from (Shown(part) for part in self._fit(line))
 
     def _RunEnded(self, event: events.RunEnded) -> Iterator[Shown]:
         yield from self._unfinished()
@@ -252,7 +262,7 @@ class Layout:
                 bad = counts.get("failed", 0) or counts.get("unreachable", 0)
                 yield Shown(f"{host:{width}} : {words}", "bad" if bad else "plain")
         for line in event.next:
-            yield Shown(line)
+            yield from (Shown(part) for part in self._fit(line))
         yield Shown(f"{_ending(event.status)} after {duration(event.seconds)}", "good" if event.status == 0 else "bad")
 
 

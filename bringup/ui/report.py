@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from bringup.base import events
-from bringup.base.errors import InputError
+from bringup.base.errors import InputError, StepError
 from bringup.base.results import Result, Status
 from bringup.base.secrets import SCRUBBER
 from bringup.base.verdicts import Finding, Verdict
@@ -79,8 +81,22 @@ class Collector:
         return json.dumps(self.tree(), indent=2, default=str)
 
 
+def check_reports(paths: Sequence[str]) -> None:
+    """Raise InputError before the run for a report that could not be written after it."""
+    for path in paths:
+        folder = os.path.dirname(path) or "."
+        if not path.endswith((".json", ".xml", ".html")):
+            raise InputError(f"--report {path}: the ending says the kind", expected=".json, .xml (JUnit) or .html")
+        if not os.path.isdir(folder):
+            raise InputError(f"--report {path}: there is no folder `{folder}`", next=f"mkdir -p {folder}")
+        if os.path.isdir(path):
+            raise InputError(f"--report {path}: that is a folder", expected="a file")
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise InputError(f"--report {path}: this account may not write it")
+
+
 def write_report(collector: Collector, path: str) -> None:
-    """Write a report; its ending says the kind. Raises InputError when the file cannot be written."""
+    """Write a report; its ending says the kind. Raises StepError when the file cannot be written."""
     if path.endswith(".json"):
         text = collector.json() + "\n"
     elif path.endswith(".xml"):
@@ -90,7 +106,7 @@ def write_report(collector: Collector, path: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"the report cannot be written: {error.strerror or error}", where=path) from None
+        raise StepError(f"the report cannot be written: {error.strerror or error}", where=path) from None
 
 
 def _result(result: Result) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from bringup.base.errors import InputError
 from bringup.base.events import Event
 from bringup.base.secrets import SCRUBBER
 from bringup.ui.layout import Layout
@@ -17,6 +16,7 @@ from bringup.ui.report import Collector, write_report
 
 STAGED_VERBS = frozenset({"provision", "start", "stop", "restart", "rollback", "preflight", "status", "verify"})
 """Verbs whose plays are stages: a line each."""
+
 
 class Part(Protocol):
     """One receiver of the screen."""
@@ -77,11 +77,8 @@ class Silent:
 
 
 def open_screen(options: object, verb: str) -> Screen:
-    """The screen for a verb's flags (`format`, `report`, `verbose`). Raises InputError for a report of unknown kind."""
+    """The screen for a verb's flags (`format`, `report`, `verbose`)."""
     reports = list(getattr(options, "report", None) or ())
-    for path in reports:
-        if not path.endswith((".json", ".xml", ".html")):
-            raise InputError(f"--report {path}: the ending says the kind", expected=".json, .xml (JUnit) or .html")
     collector = Collector()
     if getattr(options, "format", "text") == "json":
         return Screen(Silent(), collector, reports, as_json=True)

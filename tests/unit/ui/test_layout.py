@@ -123,3 +123,45 @@ def test_colour_only_wraps_lines(colour: bool) -> None:
     plain(events.Note("careful", level="warn"))
     assert ("\x1b[33m" in stream.getvalue()) is colour
     assert "WARN  careful" in stream.getvalue()
+
+
+def test_a_stage_in_which_roles_only_say_why_is_skipped_with_that_reason() -> None:
+    layout = Layout("stages", width=80)
+    lines = shown(layout, events.PlayStarted("host settings", 2, 7, HOSTS),
+                  *(events.TaskEnded(result(host, Status.SKIPPED, message="when: x")) for host in HOSTS),
+                  *(events.TaskEnded(result(host, module="debug", message="no privilege here")) for host in HOSTS),
+                  events.PlayEnded("host settings", 2, 0.1))
+    assert "skipped: no privilege here" in lines[-1]
+
+
+def test_talk_beside_work_is_no_skip() -> None:
+    layout = Layout("stages", width=80)
+    lines = shown(layout, events.PlayStarted("host settings", 2, 7, HOSTS),
+                  events.TaskEnded(result("gpu01", module="debug", message="no privilege here")),
+                  events.TaskEnded(result("gpu02", module="user")), events.PlayEnded("host settings", 2, 0.1))
+    assert " ok " in lines[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_terminal_no_line_is_wider_than_it(width: int) -> None:
+    layout = Layout("stages", width=width, piped=False)
+    long = "words of the engine " * 20
+    lines = shown(
+        layout, events.RunStarted("provision", "inventory/" + "x" * 30, "7f3a91", "ops@deploy1", HOSTS, headline=long),
+        events.PlayStarted("start", 5, 7, HOSTS), events.Note(long), events.Note(long, host="gpu01", level="warn"),
+        events.TaskEnded(result("gpu01", Status.FAILED, message=long, expected=long, found=long, output=(long,),
+                                next=long)),
+        events.StageSummary("r1", "1 started in 4.7 s " * 9), events.PlayEnded("start", 5, 1.0),
+        events.Ready(("http://198.18.0.11:8000/v1",), "zai-org/GLM-5.1", "r0042", "r0041", (long,), (long,)),
+        events.RunEnded(1, 2.0, next=(long,)))
+    assert max(len(line) for line in lines) <= width
+    assert not [line for line in lines if line.strip() in ("s", "9.9 s")]  # no unit on a line of its own
+    hung = [line for line in lines if line.startswith("        | ")]
+    assert len(hung) > 2  # what hangs keeps its bar
+
+
+def test_in_a_pipe_the_lines_of_a_failure_stay_whole() -> None:
+    layout = Layout("stages", width=80)
+    lines = shown(layout, events.TaskEnded(result("gpu01", Status.FAILED, message="m", output=("word " * 60,))),
+                  events.RunEnded(1, 2.0))
+    assert any("word " * 59 in line for line in lines)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from bringup.base import events
-from bringup.base.errors import InputError
+from bringup.base.errors import InputError, StepError
 from bringup.base.results import Result, Status
 from bringup.base.secrets import SCRUBBER
 from bringup.base.verdicts import Finding, Verdict
-from bringup.ui.report import Collector, write_report
-from bringup.ui.screen import open_screen
+from bringup.ui.report import Collector, check_reports, write_report
 
 
 @pytest.fixture
@@ -68,11 +66,20 @@ def test_html_is_escaped_and_worst_first(collector: Collector, tmp_path: Path) -
     assert text.index("mismatch") < text.index("fine")
 
 
-def test_a_report_of_unknown_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="the ending says the kind"):
-        open_screen(SimpleNamespace(report=["x.pdf"], format="text", verbose=False), "preflight")
+@pytest.mark.parametrize(("path", "says"), [
+    ("x.pdf", "the ending says the kind"), ("/nonexistent/x.json", "there is no folder"),
+    ("{}/folder.json", "a folder"),
+])
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(path: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(InputError, match=says):
+        check_reports([path.format(tmp_path)])
 
 
-def test_a_report_that_cannot_be_written_says_where(collector: Collector) -> None:
-    with pytest.raises(InputError, match="cannot be written"):
+def test_reports_that_can_be_written_pass(tmp_path: Path) -> None:
+    check_reports([str(tmp_path / "x.json"), str(tmp_path / "x.xml"), str(tmp_path / "x.html")])
+
+
+def test_a_report_that_fails_after_the_run_says_where(collector: Collector) -> None:
+    with pytest.raises(StepError, match="cannot be written"):
         write_report(collector, "/nonexistent/x.json")
