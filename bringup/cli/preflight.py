@@ -120,6 +120,8 @@ def _replayed(options: Options, chosen: Any) -> int:
 
     views = _views(options)
     findings, tables = replay.judged(views, chosen)
+    for file in options.report:
+        _report(file, findings, tables)
     document = json.dumps(SCRUBBER.tree(report.as_data(findings, tables)), indent=1)
     if options.format == "json":
         print(document)
@@ -131,3 +133,13 @@ def _replayed(options: Options, chosen: Any) -> int:
         for line in report.lines(findings, tables, width=width, title=title, verbose=options.verbose):
             print(SCRUBBER.text(line))
     return int(ExitStatus.FINDING) if any(finding.blocks for finding in findings) else 0
+
+
+def _report(file: str, findings: Any, tables: Any) -> None:
+    """Write a report of recorded hosts in the form that its ending names."""
+    from bringup.base.events import Findings
+    from bringup.ui.report import Collector, write_report
+
+    collector = Collector()
+    collector(Findings("preflight, replayed", tuple(findings), tables))
+    write_report(collector, file)

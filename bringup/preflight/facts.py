@@ -112,7 +112,10 @@ class Facts:
         answer = self.answers.get("host.kernel_log")
         if answer.rc and "ermitted" in answer.stderr + answer.stdout:
             raise Unread("the kernel log needs root", absent=True)
-        return kernel.parse(self.answers.text("host.kernel_log") if not answer.truncated else answer.stdout)
+        text = self.answers.text("host.kernel_log") if not answer.truncated else answer.stdout
+        if not text.strip():
+            raise Unread("the kernel log is empty", absent=True)
+        return kernel.parse(text)
 
     @cached_property
     def modules(self) -> frozenset[str]:
@@ -246,7 +249,10 @@ class Facts:
     @cached_property
     def disks(self) -> Mapping[str, Mapping[str, Any]]:
         found = processes.tree(self.answers.text("disk.room"), list)
-        return {str(one.get("path")): one for one in found if isinstance(one, dict)}
+        for one in found:
+            if not isinstance(one, dict) or not isinstance(one.get("free", None if "error" not in one else 0), int):
+                raise Unread("the answer about disks is not of its shape")
+        return {str(one.get("path")): one for one in found}
 
     @cached_property
     def executes(self) -> tuple[Mapping[str, Any], ...]:
@@ -255,6 +261,8 @@ class Facts:
     @cached_property
     def weights(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = processes.tree(self.answers.text("disk.weights"), dict)
+        if not isinstance(found.get("exists"), bool) or not isinstance(found.get("files"), dict):
+            raise Unread("the answer about the weights is not of its shape")
         return found
 
     @cached_property

@@ -11,6 +11,9 @@ from bringup.base.verdicts import Finding, Verdict
 from bringup.preflight.registry import Check, Outcome, View, checks
 from bringup.preflight.unread import Unread
 
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""What a check meets in an answer of the agent that a host, or a person who wrote a recording, gave another shape."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -58,7 +61,7 @@ def judge(views: Sequence[View], chosen: Chosen | None = None) -> list[Finding]:
                     bad[view.host].add(check.id)
         if check.fleet is not None:
             fitting = [view for view in views if check.platform in ("any", platforms[view.host])]
-            for outcome in check.fleet(fitting) if fitting else ():
+            for outcome in _together(check, fitting) if fitting else ():
                 findings.append(_finding(check, outcome, outcome.subject))
     return findings
 
@@ -75,6 +78,23 @@ def _one(check: Check, view: View, bad: set[str]) -> Iterable[Outcome]:
         if error.absent and check.absent == "skip":
             return [Outcome(Verdict.SKIP, error.reason)]
         return [Outcome(Verdict.UNKNOWN, error.reason)]
+    except MALFORMED as error:
+        return [Outcome(Verdict.UNKNOWN, _malformed(error))]
+
+
+def _together(check: Check, views: Sequence[View]) -> Iterable[Outcome]:
+    assert check.fleet is not None
+    try:
+        return list(check.fleet(views))
+    except Unread as error:
+        reason = error.reason
+    except MALFORMED as error:
+        reason = _malformed(error)
+    return [Outcome(Verdict.UNKNOWN, reason, subject=view.host) for view in views]
+
+
+def _malformed(error: Exception) -> str:
+    return f"an answer is not of the shape that it must have: {type(error).__name__}: {error}"
 
 
 def _finding(check: Check, outcome: Outcome, subject: str) -> Finding:

@@ -137,11 +137,11 @@ def check(id: str, requires: str, *, platform: str = "any", tier: str = "fast", 
 
 
 def fleet_check(id: str, requires: str, *, platform: str = "any", tier: str = "fast", reads: Sequence[str] = (),
-                source: str = "", remedy: str = "", after: Sequence[str] = ()) -> Callable[[FleetJudge], FleetJudge]:
+                source: str = "", remedy: str = "") -> Callable[[FleetJudge], FleetJudge]:
     """Register a function that judges the hosts together; its outcomes name their subject."""
 
     def keep(judge: FleetJudge) -> FleetJudge:
-        _add(Check(id, requires, None, judge, platform, tier, tuple(reads), source, remedy, "skip", tuple(after)))
+        _add(Check(id, requires, None, judge, platform, tier, tuple(reads), source, remedy))
         return judge
 
     return keep

@@ -82,7 +82,7 @@ def pending(view: View) -> Outcome:
 
 
 @check("nvidia.cuda", "the driver's CUDA is at least that of the environment's wheels", platform="nvidia",
-       reads=("nvidia.q",), source="the environment's lock; CUDA minor version compatibility",
+       reads=("nvidia.version", "nvidia.q"), source="the environment's lock; CUDA minor version compatibility",
        remedy="install a newer driver, or take the wheels of the index that fits", after=DRIVER)
 def cuda(view: View) -> Outcome:
     ceiling = view.facts.smi_versions.get("cuda", "")
@@ -151,12 +151,14 @@ def compute_mode(view: View) -> Outcome:
 def held(view: View) -> Outcome:
     loose = []
     rows = [line.split() for line in view.facts.answers.text("host.apt_hold", any_status=True).splitlines()]
+    # packages that the system only knows by name have no version
+    rows = [words for words in rows if len(words) == 3 and words[2] in ("install", "hold")]
     for words in rows:
-        if len(words) == 3 and words[1][:1].isdigit() and words[2] == "install":
+        if words[1][:1].isdigit() and words[2] == "install":
             loose.append(words[0])
     if loose:
         return noted(f"{loose[0]} may be upgraded at any time" + (f" (and {len(loose) - 1} more)" if loose[1:] else ""))
-    if not any(len(words) == 3 for words in rows):
+    if not rows:
         return skipped("the driver is not of this system's packages")
     return passed("held")
 

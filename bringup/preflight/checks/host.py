@@ -17,7 +17,13 @@ _VARIANTS = {
 """CPU flags that each build of the CPU kernels needs."""
 
 
-@check("host.sudo", "what needs root can be asked as root", reads=("host.kernel_log",), source="bringup_privileged",
+@check("host.reached", "the host answers", source="the inventory", remedy="look at its address, key and account")
+def reached(view: View) -> Outcome:
+    # a host that does not answer has no facts: its finding is made where the hosts are asked
+    return passed(f"{len(view.facts.answers.items)} probes")
+
+
+@check("host.sudo", "what needs root can be asked as root", source="bringup_privileged",
        remedy="a sudo rule for the connecting account, or bringup_privileged: false")
 def sudo(view: View) -> Outcome:
     for text in view.facts.answers.notes:
@@ -91,6 +97,8 @@ def huge_pages(view: View) -> Outcome:
        remedy="clocksource=tsc on the kernel's line")
 def clocksource(view: View) -> Outcome:
     name = view.facts.answers.file("host.clocksource").strip()
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise Unread("the kernel names no clock source")
     if name in ("hpet", "acpi_pm", "jiffies"):
         return warned(f"{name}: each look at the clock is a slow one")
     return passed(name)

@@ -269,7 +269,7 @@ def _spared(address: str, words: Sequence[str]) -> bool:
     return False
 
 
-@fleet_check("net.unique", "no two hosts use one address", reads=("net.addresses",), source="the inventory",
+@fleet_check("net.unique", "no two hosts use one address", source="the inventory",
              remedy="give each host its own address")
 def unique(views: Sequence[View]) -> Iterable[Outcome]:
     seen: dict[str, list[str]] = {}

@@ -70,7 +70,7 @@ def values(views: Sequence[View], equal: Equal) -> dict[str, str]:
             continue
         try:
             value = equal.read(view)
-        except (Unread, KeyError, IndexError):
+        except (Unread, KeyError, IndexError, TypeError, AttributeError, ValueError):
             continue
         if value:
             out[view.host] = value
@@ -165,7 +165,7 @@ def _clocks(views: Sequence[View]) -> tuple[str, str, str] | None:
     for view in views:
         try:
             offset = view.facts.clock.offset
-        except Unread:
+        except (Unread, ValueError):
             continue
         if offset is not None:
             offsets.append((offset, view.host))

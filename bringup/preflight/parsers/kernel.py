@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bringup.preflight.parsers.text import bus, plain
+from bringup.preflight.unread import Unread
 
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)$")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)?,?\s*(.*)$")
+_LOG = re.compile(r"(?m)^(\[ *\d+\.\d+\]|\[\w{3} |\w{3} +\d+ \d+:|kern |\d+,\d+,\d+|<\d+>|\d{4}-\d\d-\d\d)"
+                  r"|NVRM: |SXid ")
 _SECONDS = re.compile(r"^\[\s*(\d+\.\d+)\]")
 _NARROW = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): (\S+ Gb/s) available PCIe bandwidth, "
                      r"limited by (.+?) at (\S+) \(capable of (\S+ Gb/s)")
@@ -52,7 +55,9 @@ class KernelLog:
 
 
 def parse(text: str) -> KernelLog:
-    """Read dmesg, `journalctl -k` or /dev/kmsg text; an empty log is an empty log."""
+    """Read dmesg, `journalctl -k` or /dev/kmsg text. Raises Unread for what is no log; an empty one is none."""
+    if text.strip() and not _LOG.search(text):
+        raise Unread("this is no kernel log")
     xids: list[Xid] = []
     sxids: list[SXid] = []
     narrow: list[tuple[str, str]] = []

@@ -90,7 +90,7 @@ def age(text: str) -> int | None:
 
 
 def listeners(text: str) -> tuple[Listener, ...]:
-    """`ss -ltnp`, with or without its header."""
+    """`ss -ltnp`, with or without its header. Raises Unread."""
     out = []
     for line in text.splitlines():
         words = line.split()
@@ -103,6 +103,8 @@ def listeners(text: str) -> tuple[Listener, ...]:
         pids = tuple(sorted({int(pid) for pid in re.findall(r"pid=(\d+)", line)}))
         name = re.search(r'\(\(?"?([^",]+)', line[line.find("users:"):]) if "users:" in line else None
         out.append(Listener(host.strip("[]"), int(port), pids, name.group(1) if name else ""))
+    if not out and text.strip() and not text.startswith(("State", "Netid")):
+        raise Unread("this is no list of listeners")
     return tuple(out)
 
 

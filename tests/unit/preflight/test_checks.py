@@ -266,7 +266,7 @@ def test_no_check_passes_on_an_empty_host() -> None:
     found = findings_of(empty, PLANNED)
     passes = {f.check for f in found if f.verdict is Verdict.PASS}
     # these judge the plan or what is not there, not the host
-    assert passes <= {"host.sudo", "process.ours", "net.unique", "host.logind"}, passes
+    assert passes <= {"host.reached", "host.sudo", "process.ours", "net.unique", "host.logind"}, passes
     assert {f.check for f in found if f.verdict is Verdict.FAIL} >= {"nvidia.driver"}
 
 
@@ -417,3 +417,35 @@ def test_a_port_behind_a_firewall_is_found_by_the_deep_tier() -> None:
         ("gpu02 > gpu01", "29501 (no answer) cannot be reached")
     ]
     assert not by_check(findings_of(answers, needs), "net.ports"), "the fast tier does not ask"
+
+
+def test_an_answer_of_another_shape_never_raises_and_never_passes() -> None:
+    """Each probe's answer replaced by nonsense: the checks that read only that probe do not pass."""
+    base, needs = fleet(["gpu01", "gpu02"])
+    known = checks()
+    for probe in base["gpu01"].items:
+        for garbage in (
+            "\0\0garbage\n",
+            '{"a": [1, 2',
+            "[1, 2, 3]",
+            '[{"path": 7, "free": "x"}]',
+            '{"names": 3, "files": 5}',
+        ):
+            sick = change(base["gpu01"], probe, garbage, files={"/proc/x": garbage})
+            found = findings_of({"gpu01": sick, "gpu02": base["gpu02"]}, needs)
+            for f in found:
+                if f.verdict is Verdict.PASS and f.subject == "gpu01" and known[f.check].reads == (probe,):
+                    raise AssertionError((probe, garbage, f))
+
+
+def test_an_amd_host() -> None:
+    base = healthy("amd-01")
+    items = {name: answer for name, answer in base.items.items() if not name.startswith(("nvidia.", "rdma."))}
+    answers = change(replace(base, items=items), "amd.smi", sample("amd/rocm-smi-mi300x8.txt"))
+    answers = change(
+        answers, "host.pci", "".join(f"0000:{n:02x}:00.0 1200: 1002:74a1 driver=amdgpu\n" for n in range(8))
+    )
+    need = replace(PLANNED, hardware="mi300x", profile=profiles()["mi300x"], cuda_of_wheel="", memory_minimum=None)
+    found = findings_of(answers, need)
+    assert {f.check for f in found if f.verdict is Verdict.PASS} >= {"amd.tool", "amd.count", "amd.product"}
+    assert [(f.check, f.summary) for f in bad(found).values()] == [("amd.memory", "GPU 3: 17 % in use")]
