@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from bringup.base.errors import BringupError, FindingError, ServedError, StepError, UnreachableError
 from bringup.base.events import Note, Progress, Ready, StageSummary
@@ -139,8 +139,11 @@ class _Turn:
             storing.switch(self.fleet, self.chosen.digest, hosts)
         else:
             self._prove(replica)
-            self._stop(name, hosts)
-            storing.switch(self.fleet, self.chosen.digest, hosts)
+            try:
+                self._stop(name, hosts)
+                storing.switch(self.fleet, self.chosen.digest, hosts)
+            except BringupError as error:
+                self._broken_off(replica, error)
             self.fleet.emit(Progress(name, f"starting {self.chosen.label}"))
             outcome = Starting(self.fleet, replica).start()
         if not outcome.ready:
@@ -175,32 +178,49 @@ class _Turn:
     def _go_back(self, replica: ReplicaStart, outcome: Outcome) -> None:
         """Keep the diagnosis, stop this start everywhere, start the release before it again where that can be."""
         cause = outcome.cause or Cause("unknown", replica.head, "the start failed")
-        kept = diagnosis.keep(self.fleet, replica, outcome)
+        lines = diagnosis.told(cause, outcome, diagnosis.keep(self.fleet, replica, outcome), self.fleet.project.root)
         served = self.survey.replicas[replica.name].serves
         reachable = [host for host in replica.order if host not in outcome.gone]
-        stop_processes(self.fleet, {host: str(replica.launches[host]["name"]) for host in reachable},
-                       self.chosen.manager, replica.deadlines.grace)
+        try:
+            stop_processes(self.fleet, {host: str(replica.launches[host]["name"]) for host in reachable},
+                           self.chosen.manager, replica.deadlines.grace)
+        except BringupError as error:
+            lines += [f"left     {line}" for line in (error.what, *error.details)]
         if cause.lies_in != "host":
             storing.mark(self.fleet, self.chosen.digest, reachable, "bad", replica=replica.name,
                          reason=f"{cause.host}: {cause.what}")
-        back, text = self._restart_previous(replica, outcome, cause)
+        back, text = self._restart_previous(replica, outcome)
         untouched = [name for name in self.survey.replicas if name != replica.name and
                      name not in self._done(replica.name)]
         if untouched:
             text += f"; {', '.join(untouched)} untouched"
-        lines = diagnosis.told(cause, outcome, kept, self.fleet.project.root)
         kind: type[BringupError] = ServedError if served and not back else StepError
         if cause.key == "lost" and kind is StepError:
             kind = UnreachableError
         raise kind(f"{diagnosis.failed_after(outcome.seconds, replica.name)}; {text}", details=lines,
                    next="invoke status")
 
+    def _broken_off(self, replica: ReplicaStart, error: BringupError) -> NoReturn:
+        """The way from the old to the new release ended in between: bring the old one back where that can be."""
+        gone = [host for host in replica.order if isinstance(error, UnreachableError) and _names(error, host)]
+        back, text = self._restart_previous(replica, Outcome(False, 0.0, gone=gone))
+        served = self.survey.replicas[replica.name].serves
+        kind: type[BringupError] = ServedError if served and not back else type(error)
+        raise kind(f"{error.what}; {text}", host=error.host, details=error.details, found=error.found,
+                   next=error.next or "invoke status") from None
+
     def _done(self, name: str) -> list[str]:
         names = list(self.survey.replicas)
         return names[:names.index(name)]
 
-    def _restart_previous(self, replica: ReplicaStart, outcome: Outcome, cause: Cause) -> tuple[bool, str]:
-        """Start again what ran before, once. Returns whether it serves, and what to say."""
+    def _restart_previous(self, replica: ReplicaStart, outcome: Outcome) -> tuple[bool, str]:
+        """Start again what ran before, once. Returns whether it serves, and what to say. Raises nothing of ours."""
+        try:
+            return self._again(replica, outcome)
+        except BringupError as error:
+            return False, f"the release before could not be started again: {error.what}"
+
+    def _again(self, replica: ReplicaStart, outcome: Outcome) -> tuple[bool, str]:
         view = self.survey.replicas[replica.name]
         running = [digest for digest in view.releases if digest != self.chosen.digest]
         before = running[0] if len(running) == 1 else None
@@ -221,8 +241,9 @@ class _Turn:
         problems = prove(self.fleet, old.launches, old.manager)
         if problems:
             return False, f"{label} is not started again: {problems[0][0]}: {problems[0][1]}"
-        self.fleet.emit(Note(f"{replica.name}: the start failed ({cause.host}: {cause.what}); {label} is starting "
-                             f"again", level="warn"))
+        why = f" ({outcome.cause.host}: {outcome.cause.what})" if outcome.cause else ""
+        self.fleet.emit(Note(f"{replica.name}: the start failed{why}; {label} is starting again", level="warn"))
+        stop_processes(self.fleet, calls.names_of(old.launches), old.manager, replica.deadlines.grace)
         second = Starting(self.fleet, old).start()
         if second.ready:
             storing.mark(self.fleet, before, list(replica.order), "started", seconds=round(second.seconds, 1),
@@ -242,6 +263,11 @@ class _Turn:
                 return None
             found[host] = document
         return self._start_of(found)
+
+
+def _names(error: BringupError, host: str) -> bool:
+    """True when the error's lines are about this host."""
+    return any(line.startswith(f"{host}: ") for line in error.details) or error.host == host
 
 
 def prove(fleet: Fleet, launches: Mapping[str, Mapping[str, Any]], manager: str) -> list[tuple[str, str, str]]:

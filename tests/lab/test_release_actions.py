@@ -353,3 +353,52 @@ def test_the_key_reaches_the_engine_and_no_file_but_the_secret_one(rig: Rig, eng
                and "envs" not in path.parts and key in path.read_text(errors="replace")]
     assert {path.name for path in holding} == {"inventory.yml", *(f"r{n}-n{n}.env" for n in (1, 2, 3))}
     assert all(path.stat().st_mode & 0o077 == 0 for path in holding if path.suffix == ".env")
+
+
+def test_a_host_lost_between_stop_and_start_is_told_as_what_served_and_does_not(rig: Rig) -> None:
+    rig.provision()
+    fleet = rig.run(context_length=65536)
+    make_release(fleet, {})
+    plain = fleet.call
+
+    def call(calls: Any, **more: Any) -> Any:
+        if any(one.args.get("action") == "switch" for one in calls.values()):
+            fleet.dead.add("n3")
+        return plain(calls, **more)
+
+    fleet.call = call
+    with pytest.raises(ServedError) as caught:
+        start_replicas(fleet, {})
+    assert "r0001 is not started again: n3 cannot be reached" in caught.value.what
+    rig.provision(context_length=65536)
+    replica_status(rig.run(), {})
+
+
+def test_a_switch_that_one_host_refuses_brings_the_old_release_back(rig: Rig) -> None:
+    before = rig.provision()
+    fleet = rig.run(context_length=65536)
+    make_release(fleet, {})
+    link = rig.base / "hosts/n3/current"
+    old = os.readlink(link)
+    plain = fleet.call
+
+    def call(calls: Any, **more: Any) -> Any:
+        first = next(iter(calls.values()))
+        if first.args.get("action") == "switch" and link.is_symlink() and not hasattr(fleet, "refused"):
+            fleet.refused = True
+            link.unlink()
+            link.mkdir()
+            try:
+                return plain(calls, **more)
+            finally:
+                link.rmdir()
+                link.symlink_to(old)
+        return plain(calls, **more)
+
+    fleet.call = call
+    with pytest.raises(StepError) as caught:
+        start_replicas(fleet, {})
+    assert caught.value.status == 1 and "r0001 serves again on r1" in caught.value.what
+    assert rig.current() == {old}
+    assert not set(rig.pids().values()) & set(before.values())
+    replica_status(rig.run(), {})

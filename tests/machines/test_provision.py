@@ -44,6 +44,11 @@ class Machines(Site):
             f"systemctl show bringup-r1-{name} -p MainPID,ActiveState,UnitFileState,User,InvocationID").stdout
         return dict(line.split("=", 1) for line in shown.splitlines())
 
+    def anew(self, name: str, before: str) -> bool:
+        """True when another start of the unit than the one before is active."""
+        now = self.unit(name)
+        return now["ActiveState"] == "active" and now["InvocationID"] not in ("", before)
+
     def invocations(self) -> dict[str, str]:
         return {name: self.unit(name)["InvocationID"] + " " + self.unit(name)["MainPID"] for name in HOSTS}
 
@@ -172,7 +177,7 @@ def test_a_host_cut_off_in_the_middle_is_lost_and_the_next_run_completes(serving
     serving.write(load_seconds=8, context_length=16384)
     before = serving.unit("m3")["InvocationID"]
     run = serving.start("provision", "--yes")
-    assert wait_for(lambda: serving.unit("m3")["InvocationID"] != before, 60)
+    assert wait_for(lambda: serving.anew("m3", before), 60)
     serving.cluster["m3"].cut()
     out = run.communicate(timeout=180)[0]
     serving.cluster["m3"].mend()
@@ -189,7 +194,7 @@ def test_a_second_operator_is_refused_and_an_interrupt_leaves_no_lock(serving: M
     before = serving.unit("m3")["InvocationID"]
     run = serving.start("provision", "--yes")
     try:
-        assert wait_for(lambda: serving.unit("m3")["InvocationID"] != before, 60)
+        assert wait_for(lambda: serving.anew("m3", before), 60)
         other = serving.run("provision", "--yes")
         assert other.returncode == 5, other.stdout
         assert "is held by" in other.stdout
@@ -200,6 +205,12 @@ def test_a_second_operator_is_refused_and_an_interrupt_leaves_no_lock(serving: M
     pids = serving.invocations()
     serving.good("provision", "--yes", timeout=180)
     assert serving.invocations() == pids, "the start that was under way is joined, not begun again"
+    run = serving.start("restart", "--yes")
+    assert wait_for(lambda: serving.anew("m3", pids["m3"].split()[0]), 60)
+    other = serving.run("stop", "--yes")
+    assert other.returncode == 5, other.stdout
+    out = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, out
 
 
 def test_stop_leaves_nothing(serving: Machines) -> None:
