@@ -291,7 +291,9 @@ class Run:
         status = worst(self._statuses)
         failed = [name for name, state in hosts.items() if state.failed or state.gone]
         retry = self.parts.journal.write_failed(failed)
-        following = (f"try those again: --limit @{retry}",) if retry and status is not ExitStatus.DONE else ()
+        # all of them again is the same command without a limit
+        some = retry and len(failed) < len(hosts) and status is not ExitStatus.DONE
+        following = (f"try those again: --limit @{retry}",) if some else ()
         self.engine.emit(RunEnded(int(status), time.monotonic() - self.engine.began, recap=recap, next=following))
         return status
 

@@ -42,6 +42,10 @@ class Seen:
         return "\n".join(f"{event.host or ''} {event.text}" for event in self.events if isinstance(event, Note))
 
     @property
+    def ended(self) -> RunEnded:
+        return next(event for event in self.events if isinstance(event, RunEnded))
+
+    @property
     def recap(self) -> dict[str, dict[str, int]]:
         return next({host: dict(counts) for host, counts in event.recap.items()} for event in self.events
                     if isinstance(event, RunEnded))

@@ -92,6 +92,13 @@ def test_a_host_that_cannot_be_reached(start: Start, tmp_path: Path, ignore: boo
         assert seen.status == 3
     failed = tmp_path / "project" / ".bringup" / "runs"
     assert [path.read_text() for path in failed.glob("*/failed")] == ([] if ignore else ["b\n"])
+    assert ("--limit @" in " ".join(seen.ended.next)) is not ignore
+
+
+def test_all_hosts_again_needs_no_limit(start: Start) -> None:
+    seen = start("[{hosts: all, gather_facts: false, tasks: [{name: fails, command: 'false'}]}]")
+    assert seen.status == 1
+    assert seen.ended.next == ()
 
 
 def test_unreachable_hosts_count_for_the_limit(start: Start, tmp_path: Path) -> None:
