@@ -41,6 +41,8 @@ class Credentials:
                 self.tried.append(f"{name}: the server takes {', '.join(error.allowed_types)} only")
                 break
             except paramiko.AuthenticationException as error:
+                if "timeout" in str(error).lower():
+                    raise
                 if not transport.is_active():
                     self.tried.append(f"{name}: the server hung up ({error})")
                     raise
@@ -56,7 +58,9 @@ class Credentials:
                 return []
             except paramiko.BadAuthenticationType as error:
                 self.tried.append(f"password: the server takes {', '.join(error.allowed_types)} only")
-            except paramiko.AuthenticationException:
+            except paramiko.AuthenticationException as error:
+                if "timeout" in str(error).lower():
+                    raise
                 self.tried.append("password: refused")
         raise paramiko.AuthenticationException("nothing that was tried was accepted")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -297,7 +298,7 @@ def _attempt(server: Server, gate: Gate) -> Link:
 
     connection = fabric.Connection(
         server.address, user=server.user, port=server.port, gateway=False, forward_agent=False,
-        config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+        config=_settings(),
         connect_kwargs={"sock": sock, "transport_factory": transport, "auth_strategy": credentials,
                         "timeout": GREETING, "banner_timeout": GREETING, "auth_timeout": LOGIN,
                         "channel_timeout": LOGIN},
@@ -315,6 +316,12 @@ def _attempt(server: Server, gate: Gate) -> Link:
         hostkeys.add([check.accepted])
     connection.transport.set_keepalive(15)
     return Link(connection, round_trip)
+
+
+@functools.lru_cache(maxsize=1)
+def _settings() -> fabric.Config:
+    """Fabric's defaults and nothing else: what ssh_config says was read before, by `sshconfig`."""
+    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
 
 def _key_types(policy: hostkeys.Policy, preferred: tuple[str, ...]) -> tuple[str, ...]:

@@ -58,6 +58,9 @@ BUILTINS = frozenset({"lock", "unlock", "take_over", "journal"})
 """Modules that the agent answers itself."""
 
 
+_PACKING = threading.Lock()  # what is packed for one host is kept for all: one thread does it
+
+
 class Inbox(Protocol):
     """Where messages go: `queue.SimpleQueue` and `queue.Queue` are such."""
 
@@ -198,7 +201,8 @@ class Session:
         out = []
         for _, item in self._control:
             if isinstance(item, str):
-                out.append(frames.control({"t": "source", **bootstrap.packed(item, self._magic)}))
+                with _PACKING:
+                    out.append(frames.control({"t": "source", **bootstrap.packed(item, self._magic)}))
             else:
                 out.append(item)
         self._control.clear()
@@ -212,8 +216,10 @@ class Session:
             self._started = True
             early = self._taken()
         # a pipe that is closed already has said why: the reader tells it
+        with _PACKING:
+            agent = bootstrap.payload(self._magic)
         with contextlib.suppress(OSError):
-            pipe.write(bootstrap.payload(self._magic) + frames.control(self._hello()) + early)
+            pipe.write(agent + frames.control(self._hello()) + early)
 
     def _hello(self) -> dict[str, Any]:
         password = self.target.become_password
