@@ -72,7 +72,7 @@ def _foreign(machine: str, cache: Path) -> Path:
     target = cache / f"uv-{uv_version()}-{machine}"
     program = target / "bin" / "uv"
     if not program.is_file():
-        done = run_uv(["pip", "install", "--no-project", "--python", sys.executable, "--python-platform",
+        done = run_uv(["pip", "install", "--python", sys.executable, "--python-platform",
                        f"{machine}-manylinux_2_28", "--no-deps", "--only-binary", ":all:", "--quiet", "--target",
                        str(target), f"uv=={uv_version()}"])
         if done.returncode != 0 or not program.is_file():

@@ -95,7 +95,7 @@ def _pip(cache: Path) -> tuple[str, dict[str, str]]:
         return sys.executable, env
     target = cache / "pip"
     if not (target / "pip").is_dir():
-        done = run_uv(["pip", "install", "--no-project", "--python", sys.executable, "--quiet", "--target",
+        done = run_uv(["pip", "install", "--python", sys.executable, "--quiet", "--target",
                        str(target), "pip>=24"])
         if done.returncode != 0:
             raise StepError("pip is needed to fetch wheels and cannot be installed",

@@ -1,14 +1,21 @@
-"""Traps of the package index, each with the real packages: only their metadata is read, nothing is downloaded."""
+"""Traps of the package index, each with the real packages by their metadata; what hosts of another kind get."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
 
 from bringup.base.errors import InputError, StepError
 from bringup.environments.definition import Environment, Override, Platform
+from bringup.environments.indexes import package_settings
+from bringup.environments.locks import read_lock
 from bringup.environments.resolve import Locking, lock_environment
+from bringup.environments.uv import uv_blob
+from bringup.environments.wheels import fetch_wheels
+
+ENVS = Path(__file__).resolve().parents[2] / "envs"
 
 
 def resolve(tmp_path: Path, requirements: str, *, glibc: str = "2.35", python: str = "3.12",
@@ -16,11 +23,11 @@ def resolve(tmp_path: Path, requirements: str, *, glibc: str = "2.35", python: s
             overrides: tuple[Override, ...] = ()) -> Locking:
     file = tmp_path / "requirements.in"
     file.write_text(requirements)
-    platform = Platform("linux", "x86_64", glibc, "cuda12.8")
-    environment = Environment("trap", tmp_path, "a trap", (python,), (platform,), requirements=(file,),
+    target = Platform("linux", "x86_64", glibc, "cuda12.8")
+    environment = Environment("trap", tmp_path, "a trap", (python,), (target,), requirements=(file,),
                               floors=floors or {}, exclude_newer=exclude_newer, overrides=overrides)
     try:
-        return lock_environment(environment, platform, base=tmp_path)
+        return lock_environment(environment, target, base=tmp_path)
     except StepError as error:
         if "not reached" in error.what:
             pytest.fail(f"these tests need the package index: {error}")
@@ -79,3 +86,23 @@ def test_the_plain_linux_target_would_pick_an_old_release(tmp_path: Path) -> Non
 def test_the_placeholder_deep_gemm_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="sgl-deep-gemm"):
         resolve(tmp_path, "deep-gemm>=1.0\n")
+
+
+@pytest.mark.full
+def test_uv_for_hosts_of_another_machine_is_fetched(tmp_path: Path) -> None:
+    blob = uv_blob("aarch64" if platform.machine() == "x86_64" else "x86_64", tmp_path)
+    assert isinstance(blob.source, Path)
+    head = blob.source.read_bytes()[:20]
+    assert head[:4] == b"\x7fELF" and head[18] == (183 if platform.machine() == "x86_64" else 62)
+
+
+@pytest.mark.full
+def test_wheels_for_another_machine_and_python_are_fetched_by_the_lock(tmp_path: Path) -> None:
+    """What a host without an index gets: for its own machine and interpreter, whatever those of this one are."""
+    lock = read_lock(ENVS / "lab-legacy" / "locks" / "linux-aarch64-cpu.txt")
+    target = Platform("linux-aarch64-cpu", "aarch64", "2.28")
+    wheels = fetch_wheels(lock, "3.10.4", target, tmp_path, package_settings())
+    assert len(wheels) == len(lock.of_python("3.10"))
+    compiled = [name for name in wheels if not name.endswith("-none-any.whl")]
+    assert compiled and all("aarch64" in name and ("cp310" in name or "abi3" in name or "-none-" in name)
+                            for name in compiled)
