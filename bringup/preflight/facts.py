@@ -174,15 +174,21 @@ class Facts:
     @cached_property
     def clock(self) -> host.Clock:
         """How time is kept: chrony first, then timesyncd, then what systemd says. Raises Unread."""
+        chrony = self.answers.get("time.chrony")
+        if chrony.rc and "Cannot talk to daemon" in chrony.stdout + chrony.stderr:
+            return host.Clock(False, None, "", "chronyd does not run")
         reasons = []
         for probe, parse in (("time.chrony", host.chrony), ("time.timesync", host.timesync),
                              ("time.timedatectl", host.timedatectl)):
             try:
                 return parse(self.answers.text(probe))
             except Unread as error:
+                # a tool whose service is not there ends with a status: only text that cannot be read is unknown
+                if not error.absent and self.answers.get(probe).rc == 0:
+                    raise
                 if not error.absent:
                     reasons.append(error.reason)
-        raise Unread("; ".join(reasons[:1]) or "no tool says how time is kept", absent=not reasons)
+        raise Unread(reasons[-1] if reasons else "no tool says how time is kept", absent=True)
 
     @cached_property
     def acs(self) -> tuple[tuple[str, bool], ...]:

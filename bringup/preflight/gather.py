@@ -56,7 +56,8 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
         if result.bad or "answers" not in result.data:
             lost[host] = result
             continue
-        notes = (f"cannot become root: {refused[host].message}",) if host in refused else ()
+        why = refused[host].message.removeprefix("cannot become root: ") if host in refused else ""
+        notes = (f"cannot become root: {why}",) if host in refused else ()
         answers[host] = _answers(host, result.data, probes[host], notes, not as_root[host] or host in refused)
     for host, pair in _compared(clocks).items():
         if host in answers:

@@ -99,11 +99,12 @@ def _malformed(error: Exception) -> str:
 
 def _finding(check: Check, outcome: Outcome, subject: str) -> Finding:
     quiet = outcome.verdict in (Verdict.PASS, Verdict.SKIP)
+    remedy = check.remedy or None if outcome.verdict in (Verdict.FAIL, Verdict.WARN) else None
     return Finding(
         check=check.id, subject=subject, verdict=outcome.verdict, summary=outcome.summary, details=outcome.details,
         required=outcome.required or (None if quiet else check.requires), found=outcome.found,
         source=outcome.source or check.source or None,
-        mend=None if quiet else outcome.mend or (check.remedy or None if outcome.verdict is not Verdict.NOTE else None),
+        mend=None if quiet else outcome.mend or remedy,
         data=outcome.data)
 
 

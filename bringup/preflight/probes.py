@@ -178,9 +178,9 @@ _HOST = (
     Probe("host.logind", read=("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d/*.conf")),
     Probe("host.apt_hold", argv=("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want}\n",
                                  "nvidia-driver-*", "nvidia-fabricmanager*", "nvidia-dkms-*")),
-    Probe("time.chrony", argv=("chronyc", "-n", "tracking"), deadline=8),
-    Probe("time.timedatectl", argv=("timedatectl",), deadline=8),
-    Probe("time.timesync", argv=("timedatectl", "timesync-status", "--no-pager"), deadline=8),
+    Probe("time.chrony", argv=("chronyc", "-n", "tracking"), deadline=4),
+    Probe("time.timedatectl", argv=("timedatectl",), deadline=4),
+    Probe("time.timesync", argv=("timedatectl", "timesync-status", "--no-pager"), deadline=4),
 )
 
 _LIVE = (

@@ -449,3 +449,20 @@ def test_an_amd_host() -> None:
     found = findings_of(answers, need)
     assert {f.check for f in found if f.verdict is Verdict.PASS} >= {"amd.tool", "amd.count", "amd.product"}
     assert [(f.check, f.summary) for f in bad(found).values()] == [("amd.memory", "GPU 3: 17 % in use")]
+
+
+def test_a_time_service_that_is_not_there() -> None:
+    base = healthy("gpu01")
+    bare = replace(base, items={k: v for k, v in base.items.items() if not k.startswith("time.")})
+    assert by_check(findings_of(bare), "time.sync")[0].verdict is Verdict.SKIP
+    refused = change(bare, "time.timesync", "Failed to query server: not provided by any .service files\n", rc=1)
+    assert by_check(findings_of(refused), "time.sync")[0].verdict is Verdict.SKIP
+    dead = change(bare, "time.chrony", "506 Cannot talk to daemon\n", rc=1)
+    found = by_check(findings_of(dead), "time.sync")[0]
+    assert found.verdict is Verdict.WARN and "chronyd does not run" in found.summary
+
+
+def test_what_is_unknown_names_no_mend_of_something_else() -> None:
+    cut = edit(healthy(), "nvidia.nvlink", lambda text: text.replace("26.562 GB/s", "???", 1))
+    found = by_check(findings_of(cut), "nvlink.up")[0]
+    assert found.verdict is Verdict.UNKNOWN and found.mend is None
