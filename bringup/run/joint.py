@@ -176,8 +176,10 @@ class Joint:
         elif what == "end_play":
             meeting = self.meeting or (yield from self.meet(visit))
             if self.batch.first(meeting) == self.host.name:
-                meeting.results["end"] = yield from self._wanted(task, frame, visit)
-                meeting.done = True
+                try:
+                    meeting.results["end"] = yield from self._wanted(task, frame, visit)
+                finally:
+                    meeting.done = True
             yield Wait(lambda: meeting.done)
             if meeting.results.get("end"):
                 self.batch.end_play = True
@@ -191,4 +193,6 @@ class Joint:
 
     def _wanted(self, task: Task, frame: Frame, visit: Visit) -> Steps:
         skipped = yield from self._resolve(lambda: self._skip(task, frame), visit)
+        if skipped is not None and skipped.get("failed"):
+            yield from self._outcome(task, frame, visit, skipped)
         return skipped is None

@@ -19,6 +19,7 @@ from bringup.playbook.jinja import StillToCome
 from bringup.playbook.loading import Loaded
 from bringup.playbook.model import Keywords, Play, Task, walk
 from bringup.playbook.templating import Engine as Templates
+from bringup.playbook.templating import TemplateFailure
 from bringup.playbook.values import looks_templated
 from bringup.run.actions import ModuleSpec
 from bringup.run.batch import Batch, batches
@@ -28,9 +29,9 @@ from bringup.run.flow import LOCAL_NAMES
 from bringup.run.hosts import UP, HostState
 from bringup.run.journal import Journal
 from bringup.run.locking import LockKeeper, Refused
-from bringup.run.prepare import Settings, flag, number, privileged
+from bringup.run.prepare import Settings, flag, number, privileged, variables_view
 from bringup.run.recovery import Recovery
-from bringup.run.variables import CONNECTION_NAMES, HostView, Variables
+from bringup.run.variables import CONNECTION_NAMES, Variables
 
 CLOSE_WAIT = 3.0
 """Seconds that the end of a run waits for the agents to say goodbye."""
@@ -122,7 +123,11 @@ class Run:
         play = self._play or (self.parts.plan[0][0] if self.parts.plan else None)
         assert play is not None
         scope = self.engine.variables.scope(self.engine.state(host), play)
-        return self.parts.target_of(host, HostView(scope, lambda name: None))
+        try:
+            return self.parts.target_of(host, variables_view(scope))
+        except TemplateFailure as error:
+            raise InputError(error.what, host=host, where=error.where, details=error.details, found=error.found,
+                             next=error.next) from None
 
     def check_targets(self) -> None:
         """Read how every host is reached. Raises InputError before anything is contacted."""

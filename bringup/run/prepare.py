@@ -299,16 +299,16 @@ def _template(engine: Engine, args: Mapping[str, Any], text: str, path: Path, sc
 
 
 class _View(Mapping[str, Any]):
-    """Variables of a scope for a HostAction."""
+    """Variables of a scope, rendered through and through. One that is there but cannot be rendered is an error."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def __getitem__(self, name: str) -> Any:
         found = self._scope.find(name)
-        if found is missing or isinstance(found, Undefined):
+        if found is missing:
             raise KeyError(name)
-        return found
+        return self._scope.engine.final(found, None, self._scope)
 
     def __iter__(self) -> Any:
         return iter(sorted(self._scope.names()))
@@ -318,7 +318,8 @@ class _View(Mapping[str, Any]):
 
 
 def variables_view(scope: Scope) -> Mapping[str, Any]:
-    """The variables of a scope as a mapping, rendered on access."""
+    """The variables of a scope as a mapping, rendered on access: KeyError for one that is not there, TemplateFailure
+    for one whose template cannot be rendered."""
     return _View(scope)
 
 

@@ -316,3 +316,37 @@ def test_forks_limit_hosts_at_a_time(start: Start) -> None:
     assert time.monotonic() - began > 1.2
     stamps = sorted(float(seen.result("stamp", host).data["stdout"]) for host in "abc")
     assert all(late - early >= 0.4 for early, late in itertools.pairwise(stamps))
+
+
+def test_an_address_that_cannot_be_rendered_is_wrong_input(start: Start, tmp_path: Path) -> None:
+    inventory = "all:\n  hosts:\n    a: {ansible_host: '{{ nosuchname }}'}\n"
+    seen = start("- hosts: all\n  tasks:\n    - ping:\n", inventory=inventory)
+    assert seen.status == 2
+    shown = str(seen.error)
+    assert "nosuchname" in shown
+    assert "hosts.yml:3" in shown
+    assert not seen.events
+
+
+@pytest.mark.parametrize("what", ["end_play", "end_host", "flush_handlers"])
+def test_a_condition_of_meta_that_cannot_be_judged_fails(start: Start, what: str) -> None:
+    text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - meta: {what}\n      when: nosuch\n    - debug:\n"
+    seen = start(text, hosts="a,b")
+    assert seen.states() == [("meta", "failed")]
+    assert seen.status == 1
+
+
+def test_variables_of_a_fleet_action_are_rendered(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+
+    def action(fleet: Fleet, args: Any) -> dict[str, Result]:
+        variables = fleet.variables("a")
+        got.update(deep=variables["deep"], none=variables.get("none"), there="deep" in variables)
+        return {"a": Result("a", "meets", Status.OK, message=str(variables["broken"]))}
+
+    fleet_module(action)(monkeypatch)
+    more = "\n  vars: {n: 5, deep: {x: ['{{ n }}']}, broken: '{{ nope }}'}"
+    text = FLEET.replace("gather_facts: false", f"gather_facts: false{more}")
+    seen = start(text)
+    assert got == {"deep": {"x": [5]}, "none": None, "there": True}
+    assert "nope" in seen.result("meets").message
