@@ -62,7 +62,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Connected(Message):
-    """The agent runs. `info`: python, version, platform, user, uid, hostname, machine_id, boot_id, noise (list)."""
+    """The agent runs. `info`: python, version, platform, user, uid, home, hostname, machine_id, boot_id, pid,
+    noise (list: what login scripts printed), start_seconds (until Python spoke there)."""
 
     info: Mapping[str, Any]
 
@@ -111,7 +112,10 @@ class Note(Message):
 
 @dataclass(frozen=True)
 class Lost(Message):
-    """The connection ended while the session was open: no heartbeat, or cut. `running` is the task then under way."""
+    """The connection ended while the session was open: no heartbeat, or cut. `running` is the task then under way.
+
+    A LockedError says that the run was taken over: it stopped at the end of its task, and nothing runs.
+    """
 
     error: BringupError
     running: int | None

@@ -51,6 +51,9 @@ AGENT_START = 30.0
 SHORT_WAY = 0.015
 """Seconds for a round trip: below it asking for the byte code costs less than compiling on the host."""
 
+SLOW_START = 3.0
+"""Seconds from our command to the first word of the host's Python above which a person is told."""
+
 INLINE = 65536
 """Files up to this size are sent with their task; larger ones when the host asks for them."""
 
@@ -164,6 +167,9 @@ class Session:
             if self._ended:
                 return
             self._post(Connected(self.host, info))
+            if info["start_seconds"] > SLOW_START:
+                self._post(Note(self.host, f"{info['start_seconds']:.1f} s passed before Python ran: see the load, "
+                                           "and what the login scripts of that account do (~/.bashrc)"))
             threading.Thread(target=self._write_loop, args=(self._pipe,), name=f"writer {self.host}",
                              daemon=True).start()
             self._read_loop(self._pipe, rest)
@@ -236,7 +242,9 @@ class Session:
         asked = self._marker.encode() + b"? "
         marker = self._marker.encode() + b"\n"
         seen = bytearray()
-        until = time.monotonic() + AGENT_START
+        began = time.monotonic()
+        until = began + AGENT_START
+        first: float | None = None
         decoder = self._decoder = frames.Decoder()
         noise: bytes | None = None
         waiting = pipe.round_trip < SHORT_WAY
@@ -249,6 +257,8 @@ class Session:
                 raise self._no_agent(pipe, bytes(seen))
             if data:
                 seen += data
+            if first is None and (asked in seen or marker in seen):
+                first = time.monotonic() - began
             if waiting and asked in seen and b"\n" in seen[seen.index(asked):]:
                 waiting = False
                 self._magic = bytes(seen).split(asked, 1)[1].split(b"\n", 1)[0].decode("ascii", "replace")
@@ -263,6 +273,7 @@ class Session:
                 if received:
                     info = frames.message(received[0][2])
                     info["noise"] = _lines(noise + bytes(self._errors))
+                    info["start_seconds"] = round(first or 0.0, 3)
                     self._errors.clear()
                     self._heard = time.monotonic()
                     return info, received[1:]

@@ -21,7 +21,7 @@ from bringup.agent import pids
 from bringup.base.errors import BringupError
 from bringup.connection import hostkeys, trust
 from bringup.connection.gate import Gate
-from bringup.connection.messages import Connected, Finished, Lost, Started, Target, Unreachable
+from bringup.connection.messages import Connected, Finished, Lost, Note, Started, Target, Unreachable
 
 
 @pytest.fixture
@@ -67,6 +67,15 @@ def test_login_noise_is_cut_away_and_told_once(tmp_path: Path) -> None:
         noise = driven.connected().info["noise"]
         assert noise[:2] == ["Welcome \ufffdt\u00e9", "bash: warning"] and "oops" in noise
         assert driven.call("ping")["ping"] == "pong"
+
+
+def test_slow_login_scripts_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.connection.session.SLOW_START", 0.8)
+    shell = 'sleep 1; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"'
+    with SshServer(tmp_path / "s", f"ForceCommand {shell}").trust() as server, Driven(server.target()) as driven:
+        assert driven.connected().info["start_seconds"] >= 1
+        note = driven.until(lambda item: isinstance(item, Note))
+        assert isinstance(note, Note) and "login scripts" in note.text
 
 
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/dash", "/usr/bin/tcsh", "/usr/bin/zsh", "/usr/bin/fish"])
