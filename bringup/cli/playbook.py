@@ -66,3 +66,32 @@ def _listing(reading: Reading, options: Options) -> list[str]:
             every = sorted({tag for task in play.tasks() for tag in task.keywords.tags})
             lines.append(f"  tags  {', '.join(every) if every else 'none'}")
     return lines
+
+
+@verb((Option("name", help="one module, with its arguments"),))
+def modules(options: Options) -> None:
+    """Show the modules that playbooks may use, or the arguments of one."""
+    from bringup.base.errors import InputError
+    from bringup.base.text import nearest
+    from bringup.cli.modules import module_table
+
+    table = module_table()
+    if not options.name:
+        specs = {spec.name: spec for spec in table.values()}
+        width = max(len(name) for name in specs)
+        for name in sorted(specs):
+            print(f"{name:{width}}  {specs[name].help}")
+        return
+    spec = table.get(options.name)
+    if spec is None:
+        near = nearest(options.name, table)
+        raise InputError(f"there is no module `{options.name}`", next=f"nearest: {near}" if near else None)
+    others = ", ".join(alias for alias in spec.aliases if "." not in alias)
+    print(f"{spec.name}  {spec.help}" + (f"  (also {others})" if others else ""))
+    for name, about in spec.arguments.items():
+        words = [str(about.get("type", "str")), *(["required"] if about.get("required") else [])]
+        if about.get("choices"):
+            words.append("one of " + ", ".join(map(str, about["choices"])))
+        if about.get("default") is not None:
+            words.append(f"default {about['default']}")
+        print(f"  {'any name' if name == '*' else name}  {', '.join(words)}")
