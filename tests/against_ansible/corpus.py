@@ -6,8 +6,8 @@ from judge import Case
 
 CASES: dict[str, Case] = {
     **{name: Case(f"{name}.yml") for name in (
-        "file", "links", "copy", "copy_tree", "template", "lineinfile", "edit", "command", "stat", "wait", "values",
-        "loops", "flow", "handlers", "roles", "errors", "precedence")},
+        "fetch", "file", "links", "copy", "copy_tree", "template", "lineinfile", "edit", "command", "stat", "wait",
+        "values", "loops", "flow", "handlers", "roles", "errors", "precedence")},
     "tags": Case("tags.yml"),
     "tags one": Case("tags.yml", arguments=("--tags", "one"), runs=((),)),
     "tags two and play": Case("tags.yml", arguments=("--tags", "two,play"), runs=((),)),

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import answers
 import judge
 
 HERE = Path(__file__).parent
@@ -89,7 +88,8 @@ def _repository(folder: Path, packages: list[Path]) -> None:
 
 def look(ssh: list[str], address: str) -> dict[str, str]:
     """What a machine holds after a run, by path and by name."""
-    done = subprocess.run([*ssh, f"root@{address}", "python3 -"], input=LOOK, capture_output=True, text=True, check=True)
+    done = subprocess.run([*ssh, f"root@{address}", "python3 -"], input=LOOK, capture_output=True, text=True,
+                          check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found
 
@@ -116,8 +116,8 @@ def bringup(folder: Path, inventory: Path, host: str, see: Any) -> list[dict[str
     out = []
     for number, run in enumerate(RUNS):
         report = folder / f"report{number}.json"
-        done = subprocess.run([judge.BIN / "bringup", "playbook", "system.yml", "--inventory", str(inventory), "--limit",
-                               host, "--report", str(report), *run], cwd=folder,
+        done = subprocess.run([judge.BIN / "bringup", "playbook", "system.yml", "--inventory", str(inventory),
+                               "--limit", host, "--report", str(report), *run], cwd=folder,
                               env={**os.environ, "BRINGUP_PROJECT": str(folder), "NO_COLOR": "1"},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
         recap = json.loads(report.read_text())["recap"] if report.exists() else {}

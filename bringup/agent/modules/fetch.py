@@ -19,6 +19,8 @@ LARGEST = 64 << 20
 
 
 def run(task):
+    if task.check:
+        return {"changed": False, "skipped": True, "msg": "fetch brings nothing in check mode"}
     path = _files.expand(task.args["src"])
     try:
         found = os.stat(path)

@@ -11,6 +11,14 @@ ARGUMENTS = dict(_files.ATTRIBUTES, **{
     "follow": {"type": "bool", "default": False},
     "newline_sequence": {"type": "raw", "default": "\n", "choices": ["\n", "\r", "\r\n", "\\n", "\\r", "\\r\\n"]},
     "output_encoding": {"type": "str", "default": "utf-8"},
+    "block_start_string": {"type": "str"},
+    "block_end_string": {"type": "str"},
+    "variable_start_string": {"type": "str"},
+    "variable_end_string": {"type": "str"},
+    "comment_start_string": {"type": "str"},
+    "comment_end_string": {"type": "str"},
+    "trim_blocks": {"type": "bool"},
+    "lstrip_blocks": {"type": "bool"},
 })
 
 

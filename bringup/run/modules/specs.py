@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.run.actions import HostAction, ModuleSpec
+from bringup.run.actions import HostAction, HostResult, ModuleSpec
 
 DEBUG: Mapping[str, Mapping[str, Any]] = {
     "msg": {"type": "raw"},
@@ -54,6 +54,7 @@ _HOST: tuple[tuple[str, str, bool, str], ...] = (
     ("blockinfile", "blockinfile", False, "keep a marked block of lines in a file"),
     ("command", "command", False, "run a program, no shell between"),
     ("copy", "copy", False, "put a file, a folder or a text on the host"),
+    ("fetch", "fetch", True, "bring a file of the host to the controller"),
     ("file", "file", False, "files, folders, links: presence, mode, owner"),
     ("group", "group", False, "a group of accounts"),
     ("host_setting", "host_setting", False, "a setting of the host: checked, kept, changed, put back"),
@@ -109,6 +110,7 @@ def _host_module(name: str, agent: str, reads_only: bool, text: str) -> ModuleSp
         agent=agent,
         free_form=getattr(module, "FREE_FORM", None),
         host_action=_host_action(name),
+        host_result=_host_result(name),
         aliases=(*names[1:], *qualified),
         reads_only=reads_only,
         help=text,
@@ -124,4 +126,16 @@ def _host_action(name: str) -> HostAction | None:
         from bringup.run.modules.template import template_action
 
         return template_action
+    if name == "fetch":
+        from bringup.run.modules.fetch import fetch_action
+
+        return fetch_action
+    return None
+
+
+def _host_result(name: str) -> HostResult | None:
+    if name == "fetch":
+        from bringup.run.modules.fetch import fetch_result
+
+        return fetch_result
     return None
