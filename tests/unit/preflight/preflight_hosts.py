@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -28,9 +29,14 @@ def sample(name: str) -> str:
     return (SAMPLES / name).read_bytes().decode("utf-8", "replace")
 
 
+@functools.lru_cache(maxsize=1)
+def _recorded() -> Answers:
+    return recording.read(HEALTHY)
+
+
 def healthy(host: str = "h200-01", peers: Mapping[str, str] | None = None) -> Answers:
     """The healthy host under another name; it resolves and reaches its peers."""
-    answers = recording.read(HEALTHY, host)
+    answers = replace(_recorded(), host=host)
     own = (peers or {}).get(host, ADDRESS)
     names = {name: {"addresses": [address], "seconds": 0.001} for name, address in {host: own, **(peers or {})}.items()}
     answers = change(answers, "net.names", json.dumps({"hostname": host, "names": names}))
