@@ -14,8 +14,9 @@ SMALL = 65536
 class Store(object):
     """Staged files of one account's process, each readable by the account that the task runs as, and by nobody else."""
 
-    def __init__(self, state):
+    def __init__(self, state, may_use):
         self.state = state
+        self.may_use = may_use  # called: may the state folder be written now (the run holds the lock)?
         self.folders = []
         self.done = {}
         self.bad = {}
@@ -136,7 +137,7 @@ class Store(object):
     def _candidates(self):
         for folder in self.folders:
             yield folder
-        if os.path.isdir(self.state) and os.access(self.state, os.W_OK):
+        if self.may_use():
             staging = os.path.join(self.state, "staging")
             if staging not in self.folders:
                 try:

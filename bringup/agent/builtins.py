@@ -52,6 +52,7 @@ def _taken(agent, own, steps, force):
                   started=pids.start_time(os.getpid()), boot=pids.boot_id(), step="", verb="")
     record.update(steps)
     own.write_record(record)
+    own.clear_staging()
     own.forget_stop(agent.run_id)
     agent.retire_workers()  # the next ones are forked with the lock open
     agent.lock = own

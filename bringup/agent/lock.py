@@ -163,6 +163,19 @@ class Lock(object):
             if error.errno != errno.ENOENT:
                 raise
 
+    def clear_staging(self):
+        """Remove files that a killed run left on their way; nobody else is at it while we hold the lock."""
+        staging = os.path.join(self.state, "staging")
+        try:
+            names = os.listdir(staging)
+        except OSError:
+            return
+        for name in names:
+            try:
+                os.unlink(os.path.join(staging, name))
+            except OSError:
+                continue  # not ours to remove: it does no harm
+
     def stop_path(self, run):
         return os.path.join(self.state, "stop-" + run)
 

@@ -33,6 +33,9 @@ GATHER = 0.004
 
 GATHER_BYTES = 16384
 
+BEHIND = 8 * HIGH
+"""Bytes that may wait for another account's process before less is taken from the controller."""
+
 READ, WRITE = select.POLLIN | select.POLLHUP | select.POLLERR, select.POLLOUT
 
 
@@ -128,7 +131,9 @@ class Agent(Tasks):
 
         calm = self.up.waiting < HIGH
         if self.cut_at is None:
-            watch(self.up, self.on_controller, True)
+            # a file for an account whose process takes it more slowly than it comes must not gather here
+            behind = any(child.wire is not None and child.wire.waiting > BEHIND for child in self.children.values())
+            watch(self.up, self.on_controller, not behind)
         for worker in self.workers.values():
             watch(worker.wire, lambda w=worker: self.on_worker(w), calm)
         for child in self.children.values():
@@ -229,7 +234,7 @@ class Agent(Tasks):
         self.hello = message
         self.root = message["root"]
         self.run_id = message["run"]
-        self.store = Store(state_folder(self.root))
+        self.store = Store(state_folder(self.root), lambda: self.lock is not None)
         if "locale" in message:  # sudo was run in the C locale, to be understood; commands are not
             for name in locale():
                 del os.environ[name]

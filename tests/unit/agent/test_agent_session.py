@@ -219,6 +219,21 @@ def test_full_pipes_in_both_directions_do_not_stop_each_other(agent: Driven, tmp
     assert (tmp_path / "f").read_bytes() == data
 
 
+def test_what_a_killed_run_left_staged_is_cleared(tmp_path: Path) -> None:
+    staging = tmp_path / "root" / "state" / "staging"
+    staging.mkdir(parents=True)
+    (staging / "left.0.part").write_bytes(b"x")
+    with Driven(here(tmp_path / "root")) as driven:
+        data = os.urandom(100_000)
+        assert driven.call("copy", copy_args(tmp_path / "a", data), blobs=[blob_of(data)])["changed"]
+        assert [item.name for item in staging.iterdir()] == ["left.0.part"]  # no lock: nothing of ours there
+        assert driven.call("lock")["state"] == "locked"
+        assert list(staging.iterdir()) == []
+        assert driven.call("copy", copy_args(tmp_path / "b", data), blobs=[blob_of(data)])["changed"]
+        driven.call("unlock")
+    assert list(staging.iterdir()) == [] and (tmp_path / "b").read_bytes() == data
+
+
 def test_a_frozen_agent_is_lost_and_names_the_task(agent: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bringup.connection.session.LOST_AFTER", 2.0)
     monkeypatch.setattr("bringup.connection.session.HEARTBEAT", 0.5)
