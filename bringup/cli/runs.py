@@ -1,16 +1,17 @@
-"""What is kept of a run on this machine, as lines for a person."""
+"""`invoke status --run ID`: what a run of this machine showed and kept; a run under way is followed to its end."""
 
 from __future__ import annotations
 
-import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from bringup.base.errors import InputError
+from bringup.base.errors import ExitStatus, InputError
 from bringup.base.paths import Project
-from bringup.base.text import fold_hosts
+
+POLL = 0.3
+"""Seconds between two looks at the journal of a run that is under way."""
 
 
 def run_folder(name: str) -> Path:
@@ -25,49 +26,73 @@ def run_folder(name: str) -> Path:
     return runs / wanted
 
 
-def run_record(folder: Path) -> list[str]:
-    """The run's stages, what failed in them, its end, and the files that it kept."""
-    lines: list[str] = []
+def show_run(folder: Path, say: Callable[[str], None], *, as_json: bool = False, verbose: bool = False) -> ExitStatus:
+    """Say what the run showed, line by line as it comes, then the files that it kept.
+
+    `as_json` says one document of what is there now instead, the one that the run's own `--format json` gives.
+    """
+    from bringup.base import events
+    from bringup.ui.layout import Layout
+    from bringup.ui.replay import events_of
+    from bringup.ui.report import Collector
+    from bringup.ui.screen import STAGED_VERBS, line_width
+
     journal = folder / "journal.jsonl"
-    ended = False
-    for raw in journal.read_text(encoding="utf-8", errors="replace").splitlines() if journal.is_file() else ():
-        try:
-            event = json.loads(raw)
-        except ValueError:
-            continue
-        lines += _told(event)
-        ended = ended or event.get("event") == "RunEnded"
+    if as_json:
+        collector = Collector()
+        for _, event in events_of(_lines(journal, follow=False)):
+            collector(event)
+        say(collector.json())
+        return ExitStatus.DONE
+    say(f"run {folder.name}{'  under way; Ctrl-C leaves it so' if under_way(journal) else ''}")
+    layout = Layout("stages", width=line_width(), verbose=verbose, piped=True)
+    ended, heard = False, 0.0
+    for moment, event in events_of(_lines(journal, follow=True)):
+        if isinstance(event, events.RunStarted):
+            layout.style = "stages" if event.verb in STAGED_VERBS else "tasks"
+            say(f"began {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))}")
+        for line in layout.lines(event):
+            say(line.text)
+        ended, heard = ended or isinstance(event, events.RunEnded), moment
+    for line in layout.flush():
+        say(line.text)
     if not ended:
-        lines.append("not ended: it is under way, or was cut off")
-    kept = sorted(path for path in folder.rglob("*") if path.is_file() and path != journal)
-    return [f"run {folder.name}", *lines, *(f"kept    {folder / path.relative_to(folder)}" for path in kept)]
+        when = time.strftime(", last heard of at %H:%M:%S", time.localtime(heard)) if heard else ""
+        say(f"cut off: it did not end, and nothing of it runs on this machine{when}")
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != journal):
+        say(f"kept     {os.path.relpath(path)}")
+    return ExitStatus.DONE
 
 
-def _told(event: Mapping[str, Any]) -> list[str]:
-    kind = event.get("event")
-    at = f"{float(event.get('at') or 0):7.1f} s  "
-    if kind == "RunStarted":
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(event.get("time") or 0)))
-        return [f"{event.get('verb')} · {event.get('inventory')} · by {event.get('operator')} · {when} · "
-                f"{fold_hosts([str(host) for host in event.get('hosts') or ()])}"]
-    if kind == "PlayStarted":
-        return [f"{at}stage {event.get('index')} of {event.get('total')}  {event.get('name')}"]
-    if kind == "StageSummary":
-        return [f"{at}  {event.get('subject')}  {event.get('text')}"]
-    if kind == "Note":
-        return [f"{at}  {str(event.get('level') or 'note').upper()} {event.get('host') or ''} {event.get('text')}"]
-    if kind == "TaskEnded":
-        return _result(at, event.get("result") or {})
-    if kind == "Ready":
-        return [f"{at}ready  {', '.join(event.get('endpoints') or ())}  release {event.get('release')}"]
-    if kind == "RunEnded":
-        return [f"{at}ended with {event.get('status') or 0}"]
-    return []
+def under_way(journal: Path) -> bool:
+    """Whether the run that writes this journal lives: it holds the kernel's lock on the file until it ends."""
+    import fcntl
+
+    try:
+        with journal.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
-def _result(at: str, result: Mapping[str, Any]) -> list[str]:
-    if result.get("status") not in ("failed", "unreachable", "lost") or result.get("ignored"):
-        return []
-    lines = [f"{at}  {str(result['status']).upper()}  {result.get('host')}  {result.get('task')}  "
-             f"{result.get('message') or ''}"]
-    return lines + [f"{'':13}| {line}" for line in result.get("output") or ()]
+def _lines(journal: Path, *, follow: bool) -> Iterator[str]:
+    """Whole lines; with `follow` also those to come, for as long as the run lives."""
+    try:
+        file = journal.open(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    rest = ""
+    with file:
+        while True:
+            living = follow and under_way(journal)
+            for part in file:
+                rest += part
+                if rest.endswith("\n"):
+                    yield rest
+                    rest = ""
+            if not living:
+                return
+            time.sleep(POLL)

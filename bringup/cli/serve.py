@@ -40,15 +40,13 @@ def restart(options: Options) -> ExitStatus:
     return run_stages(options, "restart")
 
 
-@verb([*COMMON, Option("run", help="show a run instead: its id, or `last`")])
+@verb([*COMMON, Option("run", help="show a run instead, to its end if it is under way: its id, or `last`")])
 def status(options: Options) -> ExitStatus:
     """Show every replica and node: state, pid, ranks, release, and whether a token comes (exit 4 when not)."""
     if options.run:
-        from bringup.cli.runs import run_folder, run_record
+        from bringup.cli.runs import run_folder, show_run
 
-        for line in run_record(run_folder(options.run)):
-            say(line)
-        return ExitStatus.DONE
+        return show_run(run_folder(options.run), say, as_json=options.format == "json", verbose=options.verbose)
     from bringup.cli.status import StatusPage
 
     return run_data(read_stages(options, "status", whole=False), "status", StatusPage(options))

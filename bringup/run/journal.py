@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import fcntl
 import hashlib
 import json
 import os
@@ -39,6 +40,8 @@ class Journal:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.folder / "journal.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept for the run
             os.fchmod(self._file.fileno(), 0o600)
+            # held until the run ends, however it ends: `status --run` follows a journal that is locked
+            fcntl.flock(self._file, fcntl.LOCK_EX)
         entry = {"event": type(event).__name__, "time": round(time.time(), 3), **_shown(event)}
         self._file.write(SCRUBBER.text(json.dumps(entry, default=str, ensure_ascii=False)) + "\n")
         if not isinstance(event, TaskEnded) or event.result.bad:

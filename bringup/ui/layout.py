@@ -254,6 +254,10 @@ class Layout:
 
     def _RunEnded(self, event: events.RunEnded) -> Iterator[Shown]:
         yield from self._unfinished()
+        if event.status == ExitStatus.INTERRUPTED and self.style == "stages" and self.stage is not None:
+            where = f"interrupted in stage {self.stage.index}, {self.stage.name}: what was finished stays, the same " \
+                    "command goes on from there; invoke status says what runs"
+            yield from (Shown(part) for part in self._fit(where))
         if self.style != "stages":
             yield Shown("")
             width = max((len(host) for host in event.recap), default=0)

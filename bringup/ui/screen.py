@@ -84,9 +84,8 @@ def open_screen(options: object, verb: str) -> Screen:
         return Screen(Silent(), collector, reports, as_json=True)
     style = "stages" if verb in STAGED_VERBS else "tasks"
     verbose = bool(getattr(options, "verbose", False))
-    terminal = sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb"
-    width = shutil.get_terminal_size((80, 24)).columns if terminal else _piped_width()
-    layout = Layout(style, width=width, verbose=verbose, piped=not terminal)
+    terminal = _redraws()
+    layout = Layout(style, width=line_width(), verbose=verbose, piped=not terminal)
     colour = terminal and not os.environ.get("NO_COLOR")
     if terminal:
         from bringup.ui.live import Live
@@ -95,6 +94,13 @@ def open_screen(options: object, verb: str) -> Screen:
     return Screen(Plain(layout, sys.stdout, colour=False), collector, reports, as_json=False)
 
 
-def _piped_width() -> int:
+def line_width() -> int:
+    """Columns of the terminal; in a pipe those that COLUMNS names, else 100."""
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size((80, 24)).columns
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdigit() and int(columns) > 0 else 100
+
+
+def _redraws() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb"

@@ -165,3 +165,12 @@ def test_in_a_pipe_the_lines_of_a_failure_stay_whole() -> None:
     lines = shown(layout, events.TaskEnded(result("gpu01", Status.FAILED, message="m", output=("word " * 60,))),
                   events.RunEnded(1, 2.0))
     assert any("word " * 59 in line for line in lines)
+
+
+def test_an_interrupted_run_says_where_and_what_to_type() -> None:
+    lines = shown(Layout("stages", width=80, piped=False), events.PlayStarted("start", 5, 7, HOSTS),
+                  events.RunEnded(130, 2.0))
+    text = " ".join(lines)
+    assert "interrupted in stage 5, start" in text
+    assert "invoke status" in text
+    assert lines[-1] == "interrupted (130) after 2.0 s"
