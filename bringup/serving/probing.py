@@ -35,7 +35,7 @@ class Probe:
         if self.models and self.wanted not in self.models:
             return f"the head serves {', '.join(self.models)}, not {self.wanted}"
         if self.phase == "token" and not self.token and self.error and " 503" not in str(self.error):
-            return f"/health answers 200 and the first request fails: {self.error}"
+            return "/health answers 200 and the first request fails"
         return None
 
     @property
@@ -45,7 +45,8 @@ class Probe:
             return f"a token in {self.seconds:.2f} s"
         if self.health is None:
             return f"no answer from the head ({self.error})"
-        told = self.wrong or str(self.error or f"/health answers {self.health}, no token was asked for")
+        told = ": ".join(str(part) for part in (self.wrong, self.error) if part)
+        told = told or f"/health answers {self.health}, no token was asked for"
         return told if len(told) <= 90 else told[:87] + "..."
 
 
