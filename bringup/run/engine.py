@@ -93,9 +93,13 @@ class Engine:
             self.hosts[name] = HostState(name)
         return self.hosts[name]
 
+    def wake_at(self, moment: float) -> None:
+        """Look at the background work again at this monotonic time, whether messages come or not."""
+        self.alarm = moment if self.alarm is None else min(self.alarm, moment)
+
     def connect(self, host: HostState) -> None:
         """Begin to connect, when that has not begun."""
-        if host.state != IDLE:
+        if host.state != IDLE or host.recovering is not None:
             return
         host.state = CONNECTING
         try:
@@ -161,8 +165,8 @@ class Engine:
             self._requests.pop(number)[2].dropped = True
 
     def flush(self, host: HostState) -> None:
-        """Hand what is queued for a host to its session."""
-        if host.outbox and host.link is not None:
+        """Hand what is queued for a host to its session; a host that is being recovered gets it afterwards."""
+        if host.recovering is None and host.outbox and host.link is not None:
             requests, host.outbox = host.outbox, []
             host.link.submit(requests)
 
@@ -198,7 +202,7 @@ class Engine:
                 self.note(f"the login printed: {line}", host.name)
         elif isinstance(message, messages.Unreachable):
             if host.recovering is not None:
-                self.down(host, LOST, host.recovering)
+                host.state = IDLE  # the recovery tries again, or gives up
             else:
                 self.down(host, UNREACHABLE, message.error)
         elif isinstance(message, messages.Lost):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from bringup.base.events import Event, Line, Progress, TaskEnded
+from bringup.base.events import NAMES, Event, Line, Progress, TaskEnded
 from bringup.base.origin import Origin
 from bringup.base.secrets import SCRUBBER
 
@@ -43,7 +43,7 @@ class Journal:
             # held until the run ends, however it ends: `status --run` follows a journal that is locked
             fcntl.flock(self._file, fcntl.LOCK_EX)
         entry = {"event": type(event).__name__, "time": round(time.time(), 3), **_shown(event)}
-        self._file.write(SCRUBBER.text(json.dumps(entry, default=str, ensure_ascii=False)) + "\n")
+        self._file.write(json.dumps(SCRUBBER.tree(entry, NAMES), default=str, ensure_ascii=False) + "\n")
         if not isinstance(event, TaskEnded) or event.result.bad:
             self._file.flush()
 

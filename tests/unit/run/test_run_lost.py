@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from small_runs import Start, inventory_text
 
+from bringup.base.errors import UnreachableError
 from bringup.run.plays import Run
 
 LONG = """
@@ -114,4 +115,52 @@ def test_unreachable_hosts_count_for_the_limit(start: Start, tmp_path: Path) -> 
     seen = start(text, inventory=inventory)
     assert seen.states("a") == [("first", "changed")]
     assert seen.states("b") == [("first", "changed")]
+    assert seen.status == 3
+
+
+def test_an_idle_host_that_was_cut_is_connected_again(start: Start, tmp_path: Path) -> None:
+    text = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {{name: first, command: "true"}}
+    - {{name: long on b, command: "sleep 2", when: inventory_hostname == 'b'}}
+    - {{name: once, command: "touch {tmp_path}/once", run_once: true}}
+    - {{name: last, command: "cat {tmp_path}/{{{{ inventory_hostname }}}}/state/run.json", register: out}}
+"""
+    seen = start(text, hosts="a,b", prepare=cut_after(1.0))
+    assert [state for _, state in seen.states("a")] == ["changed", "skipped", "changed", "changed"]
+    assert "nothing was running there" in seen.notes
+    assert "is back" in seen.notes
+    assert seen.status == 0
+    assert not (tmp_path / "a" / "state" / "run.json").exists()
+
+
+def test_what_was_behind_the_cut_task_runs_once(start: Start, tmp_path: Path) -> None:
+    tasks = "".join(f"    - {{name: t{n}, shell: echo {n} >> {tmp_path}/log}}\n" for n in range(5))
+    text = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - {{name: long, command: sleep 2}}\n{tasks}"
+    seen = start(text, prepare=cut_after(1.0))
+    assert seen.status == 0
+    assert (tmp_path / "log").read_text() == "0\n1\n2\n3\n4\n"
+
+
+def test_a_host_that_does_not_come_back_is_lost(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.run.recovery.RETRY_FOR", 1.0)
+
+    def prepare(run: Run) -> None:
+        cut_after(1.0)(run)  # type: ignore[operator]
+        linker = run.engine.linker
+        made: list[str] = []
+
+        def once(host: str) -> object:
+            made.append(host)
+            if made.count(host) > 1:
+                raise UnreachableError("gone", host=host)
+            return linker(host)
+
+        run.engine.linker = once  # type: ignore[assignment]
+
+    seen = start(LONG % ("", tmp_path / "behind"), hosts="a,b", prepare=prepare)
+    assert seen.states("a") == [("first", "changed"), ("long", "lost")]
+    assert seen.states("b")[-1] == ("behind", "changed")
     assert seen.status == 3
