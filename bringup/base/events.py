@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from bringup.base.origin import Origin
@@ -126,6 +126,12 @@ class RunEnded(Event):
     seconds: float
     recap: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     next: tuple[str, ...] = ()
+
+
+NAMES = frozenset(item.name for kind in (RunStarted, PlayStarted, PlayEnded, TaskStarted, TaskEnded, Line, Progress,
+                                         StageSummary, Note, Findings, Ready, RunEnded, Result, Finding)
+                  for item in fields(kind)) | {"event", "time"}
+"""Names of the fields of events and of what they carry: keys of journals and reports."""
 
 
 class Sink(Protocol):

@@ -54,14 +54,16 @@ class Scrubber:
                 text = text.replace(form, MASK)
         return text
 
-    def tree(self, value: object) -> object:
-        """The same for a tree of mappings, lists and texts."""
+    def tree(self, value: object, keep: frozenset[str] = frozenset()) -> object:
+        """The same for a tree of mappings, lists and texts. Keys in `keep` are names of ours and stay as they are: a
+        password may be a word like `status`."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(k) if isinstance(k, str) else k: self.tree(v) for k, v in value.items()}
+            return {self.text(k) if isinstance(k, str) and k not in keep else k: self.tree(v, keep)
+                    for k, v in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.tree(item) for item in value]
+            return [self.tree(item, keep) for item in value]
         return value
 
 

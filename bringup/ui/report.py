@@ -17,6 +17,11 @@ from bringup.base.results import Result, Status
 from bringup.base.secrets import SCRUBBER
 from bringup.base.verdicts import Finding, Verdict
 
+_NAMES = events.NAMES | {
+    "run", "operator", "stages", "recap", "results", "parity", "notes", "ready", "summaries", "where",
+} | frozenset(Status) | {"ok", "rescued", "ignored"}
+"""Keys of the report, which no secret masks."""
+
 
 class Collector:
     """Keeps what a report needs: results that are no plain ok, findings, stages, the end."""
@@ -72,7 +77,7 @@ class Collector:
             "notes": [{"host": note.host, "level": note.level, "text": note.text} for note in self.notes],
             "ready": dataclasses.asdict(ready) if ready else None,
         }
-        scrubbed = SCRUBBER.tree(tree)
+        scrubbed = SCRUBBER.tree(tree, _NAMES)
         assert isinstance(scrubbed, dict)
         return scrubbed
 

@@ -11,7 +11,7 @@ import pytest
 from bringup.base import events
 from bringup.base.errors import InputError, StepError
 from bringup.base.results import Result, Status
-from bringup.base.secrets import SCRUBBER
+from bringup.base.secrets import MASK, SCRUBBER
 from bringup.base.verdicts import Finding, Verdict
 from bringup.ui.report import Collector, check_reports, write_report
 
@@ -83,3 +83,16 @@ def test_reports_that_can_be_written_pass(tmp_path: Path) -> None:
 def test_a_report_that_fails_after_the_run_says_where(collector: Collector) -> None:
     with pytest.raises(StepError, match="cannot be written"):
         write_report(collector, "/nonexistent/x.json")
+
+
+def test_a_secret_that_is_a_word_of_ours_leaves_the_keys(collector: Collector) -> None:
+    known = SCRUBBER._known.copy(), list(SCRUBBER._forms)
+    try:
+        for word in ("status", "seconds", "failed"):
+            SCRUBBER.add(word)
+        tree = collector.tree()
+        assert tree["results"][0]["status"] == MASK
+        assert tree["stages"][0]["seconds"] == 1.5
+        assert tree["recap"]["gpu01"]["failed"] == 1
+    finally:
+        SCRUBBER._known, SCRUBBER._forms = known
