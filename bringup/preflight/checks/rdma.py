@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bringup.base.text import fold_hosts
 from bringup.preflight.parsers.rdma import Port
@@ -12,7 +12,11 @@ from bringup.preflight.unread import Unread
 
 
 def carrying(view: View) -> tuple[list[Port], list[tuple[Port, str]]]:
-    """The ports that carry the model (active, of the highest rate), and the others with the reason. Raises Unread."""
+    """The ports that carry the model (active, of the highest rate, beside a GPU), the others with the reason.
+
+    Where the driver does not say how NICs and GPUs are joined, or none is beside one, that does not count.
+    Raises Unread.
+    """
     ports = list(view.facts.rdma)
     chosen = list(view.need.rdma_ports)
     if chosen:
@@ -22,15 +26,28 @@ def carrying(view: View) -> tuple[list[Port], list[tuple[Port, str]]]:
     if not active:
         return [], [(port, port.state or "no state") for port in ports]
     top = max(port.rate or 0 for port in active)
-    inside, outside = [], []
+    beside = _beside(view)
+    near = any(beside.get(port.device) for port in active if (port.rate or 0) >= top)
+    inside: list[Port] = []
+    outside: list[tuple[Port, str]] = []
     for port in ports:
         if port.active and (port.rate or 0) >= top:
-            inside.append(port)
+            if near and beside.get(port.device) is False:
+                outside.append((port, "beside no device"))
+            else:
+                inside.append(port)
         elif not port.active:
             outside.append((port, f"{port.state or 'no state'}, {port.physical or 'no physical state'}"))
         else:
             outside.append((port, f"{port.rate:g} Gb/s"))
     return inside, outside
+
+
+def _beside(view: View) -> Mapping[str, bool]:
+    try:
+        return view.facts.topology.beside_gpus()
+    except Unread:
+        return {}
 
 
 def _span(ports: Sequence[Port]) -> str:
@@ -61,7 +78,8 @@ def path(view: View) -> Outcome:
 
 
 @check("rdma.ports", "the ports that carry the model are named", reads=("rdma.sysfs", "rdma.ibstat"),
-       source="active and of the highest rate; rdma_ports overrides", remedy="rdma_ports: [...] in the inventory")
+       source="active, of the highest rate, PIX or PXB to a device; rdma_ports overrides",
+       remedy="rdma_ports: [...] in the inventory")
 def ports(view: View) -> Outcome:
     inside, outside = carrying(view)
     gone = [name for name in view.need.rdma_ports if name not in {port.device for port in view.facts.rdma}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bringup.preflight.parsers.text import absent, broken, bus, number, plain, whole
 from bringup.preflight.unread import Unread
@@ -30,12 +30,21 @@ class Links:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A `topo` matrix: cell by (row, column) of the device names; CPU and NUMA affinity by device."""
+    """A `topo` matrix: cell by (row, column) of the device names; CPU and NUMA affinity by device.
+
+    `nics` maps NIC0 to the RDMA device that the legend names.
+    """
 
     names: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
     cpus: Mapping[str, str]
     numa: Mapping[str, str]
+    nics: Mapping[str, str] = field(default_factory=dict)
+
+    def beside_gpus(self) -> Mapping[str, bool]:
+        """For each RDMA device of the legend: whether one PCIe switch, or none, lies between it and a GPU."""
+        return {device: any(self.cells.get((gpu, nic)) in ("PIX", "PXB") for gpu in self.gpus())
+                for nic, device in self.nics.items()}
 
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.names if name.startswith("GPU"))
@@ -124,7 +133,8 @@ def matrix(text: str) -> Matrix:
     gpus = [name for name in names if name.startswith("GPU")]
     if not set(gpus) <= set(rows):
         raise Unread("nvidia-smi topo stops half way")
-    return Matrix(tuple(names), cells, cpus, numa)
+    nics = dict(re.findall(r"(?m)^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines)))
+    return Matrix(tuple(names), cells, cpus, numa, nics)
 
 
 def versions(text: str) -> dict[str, str]:

@@ -465,3 +465,43 @@ def test_what_is_unknown_names_no_mend_of_something_else() -> None:
     cut = edit(healthy(), "nvidia.nvlink", lambda text: text.replace("26.562 GB/s", "???", 1))
     found = by_check(findings_of(cut), "nvlink.up")[0]
     assert found.verdict is Verdict.UNKNOWN and found.mend is None
+
+
+def test_ports_that_carry_the_model_are_those_beside_a_device() -> None:
+    note = by_check(findings_of(healthy()), "rdma.ports")[0]
+    assert note.summary == "8 ports (mlx5_[0-7]) at 400 Gb/s carry the model; mlx5_bond_0 left out: 200 Gb/s"
+    assert note.data["ports"] == [f"mlx5_{n}" for n in range(8)]
+    far = edit(
+        healthy(),
+        "nvidia.topo",
+        lambda text: "\n".join(
+            line.replace("PIX", "SYS") if line.startswith("GPU7") else line for line in text.splitlines()
+        ),
+    )
+    note = by_check(findings_of(far), "rdma.ports")[0]
+    assert "7 ports (mlx5_[0-6])" in note.summary and "mlx5_7 left out: beside no device" in note.summary
+    chosen = by_check(findings_of(healthy(), replace(PLANNED, rdma_ports=("mlx5_2", "mlx5_3"))), "rdma.ports")[0]
+    assert chosen.data["ports"] == ["mlx5_2", "mlx5_3"]
+    gone = by_check(findings_of(healthy(), replace(PLANNED, rdma_ports=("mlx5_99",))), "rdma.ports")[0]
+    assert gone.verdict is Verdict.FAIL and "mlx5_99" in gone.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "verdict", "word"),
+    [
+        ("ibstat-h100-2down-400g.txt", "rdma.state", Verdict.FAIL, "Down"),
+        ("ibstat-h100-3down-mgmt.txt", "rdma.state", Verdict.PASS, "active"),
+        ("ibstat-a100-ibpanic-rc255.txt", "rdma.tool", Verdict.WARN, "mlx5_8"),
+        ("ibstat-h100-8x400-1x200.txt", "rdma.state", Verdict.PASS, "8 active"),
+    ],
+)
+def test_recorded_ports(name: str, check: str, verdict: Verdict, word: str) -> None:
+    """A replica over hosts whose ports are a recorded ibstat; the /sys files are not there."""
+    answers, needs = fleet(["gpu01", "gpu02"])
+    text = sample(f"ib/{name}")
+    for host, one in answers.items():
+        items = {k: v for k, v in one.items.items() if k not in ("rdma.sysfs", "rdma.devinfo", "nvidia.topo")}
+        answers[host] = change(replace(one, items=items), "rdma.ibstat", text, rc=255 if "rc255" in name else 0)
+    found = [f for f in by_check(findings_of(answers, needs), check) if f.subject == "gpu01"]
+    assert found[0].verdict is verdict, found
+    assert word in found[0].summary
