@@ -59,6 +59,7 @@ def show_run(folder: Path, say: Callable[[str], None], *, as_json: bool = False,
     if not ended:
         when = time.strftime(", last heard of at %H:%M:%S", time.localtime(heard)) if heard else ""
         say(f"cut off: it did not end, and nothing of it runs on this machine{when}")
+        say("next     the same command goes on from there; invoke status says what runs")
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != journal):
         say(f"kept     {os.path.relpath(path)}")
     return ExitStatus.DONE

@@ -83,7 +83,8 @@ def test_a_run_that_was_cut_off_says_so(journal: Journal) -> None:
         file.write('{"event": "RunEn')
     said: list[str] = []
     show_run(journal.folder, said.append)
-    assert said[-1].startswith("cut off: it did not end")
+    assert said[-2].startswith("cut off: it did not end")
+    assert "invoke status" in said[-1]
 
 
 def test_as_json_it_is_the_document_of_the_run(journal: Journal) -> None:
