@@ -15,20 +15,28 @@ from bringup.run.hosts import UP, HostState, Step
 from bringup.run.waiting import Wait
 
 
+SILENT_AFTER = 20.0
+"""Seconds: a living controller is heard every 5, and the record says so every 5."""
+
+SILENT_ENDS = 75.0
+"""Seconds in which an agent without a controller ends: 60 of silence, and some to end its task."""
+
+
 class LockKeeper:
     """Takes and gives up the locks. `open` is True when changes may begin; `refused` says who holds a host.
 
     `accounts` says as whom the lock of a host is taken (None: the connecting account). `take_over` is the id of a
-    living run to be asked to stop.
+    living run to be asked to stop. `identity` is the operator and machine, as records hold them.
     """
 
     def __init__(self, run: Engine, hosts: Sequence[str], *, verb: str, accounts: dict[str, str | None],
-                 take_over: str | None = None) -> None:
+                 take_over: str | None = None, identity: tuple[str, str] = ("", "")) -> None:
         self.run = run
         self.hosts = tuple(hosts)
         self.verb = verb
         self.accounts = accounts
         self.take_over = take_over
+        self.identity = identity
         self.open = not hosts
         self.step = ""
         self.refused: BringupError | None = None
@@ -98,11 +106,22 @@ class LockKeeper:
             self._locked(host, raw)
         elif state == "unavailable":
             unavailable.setdefault(str(raw.get("reason")), []).append(host.name)
+        elif state == "held" and not wait and self._is_own_and_silent(raw.get("record") or {}):
+            run = (raw.get("record") or {}).get("run")
+            self.run.note(f"your run {run} was cut off here; waiting for its agent to end, {SILENT_ENDS:.0f} s at most",
+                          host.name, "warn")
+            yield from self.take(host, unavailable, wait=SILENT_ENDS)
         elif state in ("held", "unfinished") or (module == "take_over" and raw.get("failed")):
             self.refused = self._held(host.name, raw)
         else:
             host.lock_error = StepError(str(raw.get("msg") or "the lock cannot be taken"), host=host.name,
                                         expected=raw.get("expected"), found=raw.get("found"), next=raw.get("next"))
+
+    def _is_own_and_silent(self, record: dict[str, Any]) -> bool:
+        """True for a holder of this operator on this machine that has not heard its controller for a while."""
+        heard = record.get("heard")
+        return ((record.get("operator"), record.get("machine")) == self.identity and isinstance(heard, (int, float))
+                and time.time() - heard > SILENT_AFTER)
 
     def _plain(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
         """A host that the run to be taken over never reached is locked as usual."""

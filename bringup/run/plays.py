@@ -14,6 +14,7 @@ from bringup.base.errors import BringupError, ExitStatus, InputError, worst
 from bringup.base.events import Event, Note, PlayEnded, PlayStarted, RunEnded, RunStarted
 from bringup.base.text import fold_hosts
 from bringup.connection.messages import Target
+from bringup.connection.session import controller_id
 from bringup.inventory.model import Inventory
 from bringup.playbook.jinja import StillToCome
 from bringup.playbook.loading import Loaded
@@ -104,7 +105,8 @@ class Run:
         hosts = [name for name in self.run_hosts if name not in local] if changing else []
         accounts = {name: self._account(name) for name in hosts}
         self.engine.lock = LockKeeper(self.engine, hosts, verb=self.options.verb, accounts=accounts,
-                                      take_over=self.options.take_over)
+                                      take_over=self.options.take_over,
+                                      identity=(self.parts.about.operator, controller_id()))
         self.engine.recover = Recovery(self.engine, self.engine.lock, self.parts.about.run_id)
 
     def _account(self, host: str) -> str | None:

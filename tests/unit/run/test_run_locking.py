@@ -174,3 +174,15 @@ def test_term_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 130, out
     assert record(tmp_path) is None
+
+
+def test_an_agent_of_ours_without_a_controller_is_waited_for(start: Start, tmp_path: Path) -> None:
+    process = other_run(tmp_path, 6, hosts="a")
+    process.kill()
+    process.communicate()
+    path = tmp_path / "a" / "state" / "run.json"
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps({**held, "heard": held["heard"] - 30}))
+    seen = start(QUICK)
+    assert seen.status == 0
+    assert f"your run {held['run']} was cut off here; waiting" in seen.notes
