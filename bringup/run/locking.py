@@ -14,7 +14,6 @@ from bringup.run.engine import Engine
 from bringup.run.hosts import UP, HostState, Step
 from bringup.run.waiting import Wait
 
-
 SILENT_AFTER = 20.0
 """Seconds: a living controller is heard every 5, and the record says so every 5."""
 
