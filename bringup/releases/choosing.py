@@ -78,7 +78,7 @@ def _chosen(fleet: Fleet, planned: Planned, history: History, entry: Entry, stor
     now = history.in_use
     key = key_of(fleet, entry.release.identity.get("api_key_variable"))
     return Chosen(
-        entry.digest, entry.number, str(entry.release.beside.get("manager") or planned.plan.manager),
+        entry.digest, entry.number, planned.plan.manager,
         documents_of(fleet, planned, entry.release, stores), previous=now.digest if now else None,
         previous_number=now.number if now else None,
         changes=tuple(differences(now.release, entry.release)) if now and now.digest != entry.digest else (),

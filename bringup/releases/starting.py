@@ -79,6 +79,12 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     changed = {step.replica for step in steps if step.what != "keep"}
     results = {host: Result(host, "start_replicas", Status.CHANGED if name in changed else Status.OK)
                for name, hosts in chosen.replicas.items() for host in hosts}
+    for step in steps:
+        other = {n.manager for n in survey.replicas[step.replica].nodes.values() if n.manager} - {chosen.manager}
+        if step.what == "keep" and other:
+            names = ", ".join(sorted(map(str, other)))
+            fleet.emit(Note(f"{step.replica} runs under {names}; {chosen.manager} keeps it "
+                            "from its next start on (invoke restart)"))
     if fleet.check:
         for step in steps:
             fleet.emit(Note(f"{step.replica}: {_would(step)} ({step.reason})"))

@@ -66,6 +66,12 @@ class Site:
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=timeout)
 
+    def data(self, *words: str) -> Any:
+        """The JSON that a verb prints on standard output."""
+        done = subprocess.run([str(INVOKE), *words, "--format", "json"], cwd=self.folder, env=self.environment(),
+                              text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        return json.loads(done.stdout)
+
     def good(self, *words: str, timeout: float = 120) -> str:
         """The same; the verb must end with 0."""
         done = self.run(*words, timeout=timeout)
@@ -79,9 +85,7 @@ class Site:
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """host -> its line of `invoke status`."""
-        done = subprocess.run([str(INVOKE), "status", "--format", "json"], cwd=self.folder, env=self.environment(),
-                              text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        return {node["node"]: node for node in json.loads(done.stdout)["nodes"]}
+        return {node["node"]: node for node in self.data("status")["nodes"]}
 
     def pids(self) -> dict[str, str]:
         return {host: node["pid"] for host, node in self.nodes().items()}

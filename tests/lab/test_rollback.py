@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 
@@ -31,7 +30,7 @@ def test_rollback_returns_and_the_endpoint_answers_as_it_did(site: Site) -> None
     back = site.good("rollback", "--yes")
     assert "release r0001   was r0002" in back
     assert answer(endpoint) == said
-    table = json.loads(site.run("releases", "--format", "json").stdout.partition("\n")[2])
+    table = site.data("releases")
     assert [(row["release"], row["state"]) for row in table] == [("r0002", "rolled back from"),
                                                                  ("r0001", "current, good")]
 

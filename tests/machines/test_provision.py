@@ -212,6 +212,28 @@ def test_a_second_operator_is_refused_and_an_interrupt_leaves_no_lock(serving: M
     assert run.returncode == 0, out
 
 
+def test_detached_from_any_login_the_engines_run_as_their_account(serving: Machines) -> None:
+    """Where systemd may not be used: the same release, kept by a recorded session instead of a unit."""
+    serving.good("stop", "--yes")
+    serving.write(manager="detached")
+    endpoint = endpoint_of(serving.good("provision"))
+    assert answer(endpoint)
+    for name in HOSTS:
+        host = serving.cluster.testinfra(serving.cluster[name], sudo=True)
+        assert not host.service(f"bringup-r1-{name}").is_running
+        record = json.loads(host.file(f"/opt/bringup/processes/r1-{name}/record.json").content_string)
+        main = host.process.get(pid=record["pid"])
+        assert main.user == "bringup"
+        assert host.check_output(f"ps -o sid= -p {record['pid']}").strip() == str(record["session"])
+        assert host.check_output(f"ps -o tty= -p {record['pid']}").strip() == "?"
+    serving.cluster["m2"].run(f"sudo kill -9 {serving.pids()['m2']}")
+    done = serving.run("status")
+    assert done.returncode == 4 and "m2" in done.stdout and "is dead" in done.stdout
+    serving.good("stop", "--yes")
+    for name in HOSTS:
+        assert not serving.cluster.testinfra(serving.cluster[name], sudo=True).process.filter(user="bringup")
+
+
 def test_stop_leaves_nothing(serving: Machines) -> None:
     serving.good("stop", "--yes")
     for name in HOSTS:
