@@ -16,6 +16,7 @@ from invoke import Argument, Context, Exit, ParserContext, Task
 
 from bringup.base.errors import BringupError, ExitStatus, InputError, StepError
 from bringup.base.secrets import SCRUBBER
+from bringup.base.streams import silence
 from bringup.base.text import nearest
 
 
@@ -169,10 +170,11 @@ def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable
 
 def guarded(body: Callable[[], int | ExitStatus | None]) -> int:
     """Run a body; print what it raises as a person should see it; return the exit status."""
+    if sys.stdout is None or sys.stderr is None:  # closed by who started us
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     try:
-        status = int(body() or 0)
-        sys.stdout.flush()
-        return status
+        return _flushed(int(body() or 0))
     except BringupError as error:
         show_error(error)
         return int(error.status)
@@ -180,11 +182,26 @@ def guarded(body: Callable[[], int | ExitStatus | None]) -> int:
         print("interrupted", file=sys.stderr)
         return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:
-        # whoever read our output has left; what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitStatus.DONE)
+        # whoever read our output has left, and output was all that was wanted
+        return _silent(int(ExitStatus.DONE))
     except Exception as error:
         return _bug(error)
+
+
+def _flushed(status: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _silent(status)
+    except OSError as error:
+        _silent(status)
+        raise StepError(f"the output cannot be written: {error.strerror}") from None
+    return status
+
+
+def _silent(status: int) -> int:
+    silence(sys.stdout)
+    return status
 
 
 def _bug(error: Exception) -> int:

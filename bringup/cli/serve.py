@@ -7,8 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import ExitStatus
+from bringup.base.errors import ExitStatus, StepError
 from bringup.base.secrets import SCRUBBER
+from bringup.base.streams import interrupted_without_reader, silence
 from bringup.cli.options import COMMON, Option, Options, verb
 
 if TYPE_CHECKING:
@@ -71,7 +72,16 @@ def logs(options: Options) -> ExitStatus:
             say(f"{event.host}  {printable(event.text)}")
         return True
 
-    return run_data(reading, "logs", show)
+    if not options.follow:
+        return run_data(reading, "logs", show)
+    with interrupted_without_reader(sys.stdout) as left:
+        try:
+            status = run_data(reading, "logs", show)
+        except KeyboardInterrupt:
+            if not left.is_set():
+                raise
+            silence(sys.stdout)
+    return ExitStatus.DONE if left.is_set() else status
 
 
 def run_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None = None) -> ExitStatus:
@@ -125,9 +135,16 @@ def headline(reading: Reading) -> str:
 
 
 def say(text: str) -> None:
-    """A line of data on standard output, scrubbed, at once."""
-    sys.stdout.write(SCRUBBER.text(text) + "\n")
-    sys.stdout.flush()
+    """A line of data on standard output, scrubbed, at once. Raises StepError when it cannot be written; a reader that
+    left is a BrokenPipeError, which ends the verb."""
+    try:
+        sys.stdout.write(SCRUBBER.text(text) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence(sys.stdout)
+        raise StepError(f"the output cannot be written: {error.strerror}") from None
 
 
 def run_data(reading: Reading, name: str, show: Any) -> ExitStatus:
