@@ -189,6 +189,7 @@ def test_a_held_package_lock_is_waited_for_and_never_taken_away(cluster: Cluster
     try:
         done = run(_package(2), "--limit", machine.name)
         assert done.status == 1
+        assert "waiting for the package lock /var/lib/dpkg/lock-frontend: held by pid" in done.printed
         assert "the package lock is still held after" in done.printed
         assert "python3 -c import fcntl" in done.printed
         assert holder.poll() is None, "the holder was left alone"

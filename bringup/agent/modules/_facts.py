@@ -170,12 +170,14 @@ def selinux(task):
 
 
 def command_line(task):
-    text = text_of("/proc/cmdline")
-    out = {}
-    for word in text.split():
+    """`cmdline` has the last value of each word, `proc_cmdline` a list of those that stand more than once."""
+    last, all_values = {}, {}
+    for word in text_of("/proc/cmdline").split():
         key, sign, value = word.partition("=")
-        out[key] = value if sign else True
-    return {"cmdline": out, "proc_cmdline": dict(out)}
+        last[key] = value if sign else True
+        all_values.setdefault(key, []).append(last[key])
+    return {"cmdline": last, "proc_cmdline": {key: values[0] if len(values) == 1 else values
+                                              for key, values in all_values.items()}}
 
 
 def host_keys(task):

@@ -21,6 +21,10 @@ def dns(task):
             out[words[0]] = words[1:]
         elif words[0] == "domain":
             out["domain"] = words[1]
+        elif words[0] == "options":
+            for word in words[1:]:
+                key, colon, value = word.partition(":")
+                out.setdefault("options", {})[key] = value if colon else True
     return {"dns": out}
 
 
