@@ -89,7 +89,7 @@ class Row:
 
 def _ansible(peer: peers.Peer, place: Place, lines: list[str]) -> tuple[list[str], Path, dict[str, str]]:
     # a fresh folder for control sockets: no run finds the connection of the one before
-    sockets = tempfile.mkdtemp(prefix="cp", dir="/tmp")
+    sockets = tempfile.mkdtemp(prefix="cp", dir=place.folder)
     config = place.folder / "ansible.cfg"
     config.write_text("\n".join([
         "[defaults]", f"forks = {len(place.addresses)}", "interpreter_python = /usr/bin/python3", *lines,
