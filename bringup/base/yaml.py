@@ -153,10 +153,12 @@ def load_all(
     """All documents in a text. Raises InputError with file, line and column."""
     loader = _Loader(text)
     builder = _Builder(file, line - 1, names_at)
-    out = []
+    out: list[Any] = []
+    nodes: list[yaml.Node] = []
     try:
         while loader.check_node():
-            out.append(builder.build(loader.get_node()))
+            nodes.append(loader.get_node())  # values are found again by id(node): no node may be freed
+            out.append(builder.build(nodes[-1]))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Origin(file, mark.line + line, mark.column + 1) if mark else Origin(file)
