@@ -178,11 +178,13 @@ class Layout:
         if len(entry[1]) >= len(entry[0].hosts):
             del self.pending[key]
             yield self._task_line(*entry)
+            yield from _said(entry[1])
 
     def _unfinished(self) -> Iterator[Shown]:
         for started, results in self.pending.values():
             if results:
                 yield self._task_line(started, results)
+                yield from _said(results)
         self.pending = {}
 
     def _task_line(self, started: events.TaskStarted, results: list[Result]) -> Shown:
@@ -284,6 +286,18 @@ _ENDINGS: Mapping[int, str] = {
 
 def _ending(status: int) -> str:
     return _ENDINGS.get(ExitStatus(status), f"ended with {status}")
+
+
+def _said(results: list[Result]) -> Iterator[Shown]:
+    """What `debug` has to say, equal texts of many hosts once."""
+    by: dict[str, list[str]] = {}
+    for result in results:
+        if result.module == "debug" and result.message and not result.no_log and result.status is Status.OK:
+            by.setdefault(result.message, []).append(result.host)
+    for text, hosts in by.items():
+        lead = f"    {fold_hosts(sorted(hosts))}  "
+        for number, line in enumerate(text.splitlines()):
+            yield Shown(f"{lead if number == 0 else ' ' * len(lead)}{printable(line)}")
 
 
 def _item(result: Result) -> str:

@@ -174,3 +174,12 @@ def test_an_interrupted_run_says_where_and_what_to_type() -> None:
     assert "interrupted in stage 5, start" in text
     assert "invoke status" in text
     assert lines[-1] == "interrupted (130) after 2.0 s"
+
+
+def test_debug_says_its_text_once_for_hosts_that_say_the_same() -> None:
+    layout = Layout("tasks")
+    said = [result("gpu01", message="a\nb", module="debug"), result("gpu02", message="a\nb", module="debug"),
+            result("gpu03", message="other", module="debug")]
+    lines = shown(layout, events.TaskStarted("Copy it", Origin("roles/x/tasks/main.yml", 21, 3), HOSTS),
+                  *(events.TaskEnded(one) for one in said))
+    assert lines == ["TASK Copy it  ok 3", "    gpu[01-02]  a", "                b", "    gpu03  other"]
