@@ -81,7 +81,7 @@ class Live:
         if last is not None:
             host, text, at = last
             line = f"    last line {duration(time.monotonic() - at)} ago   {host}  {printable(text)}"
-            rows.append(Text(SCRUBBER.text(line)[:width], style="dim"))
+            rows.append(Text(SCRUBBER.text(line)[:width], style="" if self.console.no_color else "dim"))
         return Group(*rows)
 
     def pause(self) -> None:
