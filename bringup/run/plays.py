@@ -132,11 +132,20 @@ class Run:
                              next=error.next) from None
 
     def check_targets(self) -> None:
-        """Read how every host is reached. Raises InputError before anything is contacted."""
+        """Read how every host is reached. Raises InputError before anything is contacted, also for a play that would
+        reach a host in another way than an earlier one: a host has one session a run."""
+        first: dict[str, tuple[Target, Play]] = {}
         for play, names in self.parts.plan:
             self._play = play
             for name in names:
-                self._target(name)
+                target = self._target(name)
+                known, earlier = first.setdefault(name, (target, play))
+                if known != target:
+                    raise InputError(
+                        f"this play reaches {name} in another way than the play before it", where=play.origin,
+                        expected=f"as in {earlier.origin}", found=_way_in(target),
+                        details=["a host has one session a run"],
+                        next="set ansible_user, ansible_port and ansible_connection in the inventory")
         self._play = None
 
     def _link(self, host: str) -> Any:
@@ -354,6 +363,11 @@ def _all_tasks(loaded: Loaded) -> list[Task]:
     for nodes in loaded.reading.opened.values():
         out.extend(walk(nodes))
     return out
+
+
+def _way_in(target: Target) -> str:
+    port = f" port {target.port}" if target.port else ""
+    return f"{target.connection} as {target.user or 'the connecting account'}{port}"
 
 
 def _elevates(task: Task) -> bool:

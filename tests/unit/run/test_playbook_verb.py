@@ -92,3 +92,11 @@ def test_modules_are_listed_with_their_arguments(folder: Path) -> None:
     shown = bringup(folder, "modules", "--name", "file").stdout
     assert "path  path, required" in shown
     assert "nearest: file" in bringup(folder, "modules", "--name", "fil").stderr
+
+
+def test_a_play_that_reaches_a_host_in_another_way_is_refused(folder: Path) -> None:
+    text = (folder / "play.yml").read_text()
+    (folder / "play.yml").write_text(text.replace("- name: second\n", "- name: second\n  port: 2222\n"))
+    done = playbook(folder)
+    assert done.returncode == 2
+    assert "play.yml:8:3  this play reaches b in another way than the play before it" in done.stderr
