@@ -54,7 +54,7 @@ class Deployment:
     load_deadline: float | None = None
     distributed_timeout: int | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
-    origin: Origin | None = None
+    origin: Origin | None = field(default=None, compare=False)
 
     def where(self, key: str) -> Origin | None:
         """Where a key was written, else the place of `deployment:`."""
