@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 
-from bringup.agent import questions_net
+from bringup.agent import questions_load, questions_net
 from bringup.agent.processes.proc import MARK
 
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
@@ -426,5 +426,9 @@ _QUESTIONS = {
     "shared_memory": _shared_memory,
     "account": _account,
     "devices": _devices,
+    "collective": questions_load.collective,
+    "copies": questions_load.copies,
+    "diagnosis": questions_load.diagnosis,
+    "disk_read": questions_load.disk_read,
 }
 NAMES = tuple(sorted(_QUESTIONS))

@@ -7,19 +7,20 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bringup.cli.options import COMMON, EXTRA_VARS, FORMAT, INVENTORY, VAULT_FILE, VERBOSE, Option, Options, verb
+from bringup.cli.options import COMMON, FORMAT, Option, Options, verb
 
 if TYPE_CHECKING:
     from bringup.preflight.registry import View
 
 TIER = Option("tier", "fast", "fast (seconds, nothing is loaded) or deep", choices=("fast", "deep"))
 ONLY = Option("only", help="a check or a group, as nvlink or net.mtu; commas, and may be given again", many=True)
+RECORD = Option("record", False, "also keep what is found as the inventory's baseline, for later runs to compare with")
 SKIP = Option("skip", help="the same, left out", many=True)
 REPLAY = Option("replay", help="judge recorded hosts instead: a capture, or a folder of them; may be given again",
                 many=True)
 
 
-@verb((*COMMON, TIER, ONLY, SKIP, REPLAY))
+@verb((*COMMON, TIER, ONLY, SKIP, REPLAY, RECORD))
 def preflight(options: Options) -> int:
     """Look at every host and at all of them together; say what would break, why, and what mends it."""
     from bringup.preflight.judge import Chosen
@@ -29,7 +30,7 @@ def preflight(options: Options) -> int:
     if options.replay:
         return _replayed(options, chosen)
     return _run(options, "preflight", {"preflight_tier": chosen.tier, "preflight_only": list(chosen.only),
-                                       "preflight_skip": list(chosen.skip)})
+                                       "preflight_skip": list(chosen.skip), "preflight_record": options.record})
 
 
 @verb((*COMMON, TIER, Option("output", help="folder that gets one folder per host")))
@@ -64,24 +65,38 @@ def checks(options: Options) -> int:
     return 0
 
 
-@verb((INVENTORY, EXTRA_VARS, VAULT_FILE, VERBOSE, FORMAT, REPLAY))
+@verb((*COMMON, REPLAY))
 def facts(options: Options) -> int:
-    """Show the typed facts that preflight reads from recorded hosts, with what could not be read and why."""
-    from bringup.base.errors import InputError
+    """Show the typed facts that preflight reads from hosts or recordings, with what could not be read and why."""
+    from bringup.base.secrets import SCRUBBER
     from bringup.preflight.show import facts_of
 
-    if not options.replay:
-        raise InputError("facts needs --replay DIR", next="invoke capture --output DIR, then invoke facts --replay DIR")
-    found = {view.host: facts_of(view.facts) for view in _views(options)}
+    if options.replay:
+        _show_facts(options, SCRUBBER.tree({view.host: facts_of(view.facts) for view in _views(options)}))
+        return 0
+    from bringup.base.events import Event, Findings
+    from bringup.base.paths import Project
+    from bringup.cli.running import Reading
+    from bringup.cli.serve import run_data
+
+    def show(event: Event) -> bool:
+        if not isinstance(event, Findings) or "facts" not in event.tables:
+            return False
+        _show_facts(options, SCRUBBER.tree({host: json.loads(text) for host, text in event.tables["facts"]}))
+        return True
+
+    return int(run_data(Reading(options, Project.find().root / "playbooks" / "facts.yml"), "facts", show))
+
+
+def _show_facts(options: Options, found: Any) -> None:
     if options.format == "json":
         print(json.dumps(found, indent=1))
-        return 0
+        return
     for host, values in found.items():
         print(host)
         for name, value in values.items():
             text = value if isinstance(value, str) else json.dumps(value)
             print(f"  {name:<16} {text if len(text) <= 100 or options.verbose else text[:97] + '...'}")
-    return 0
 
 
 def words(values: Any) -> tuple[str, ...]:
@@ -117,9 +132,12 @@ def _replayed(options: Options, chosen: Any) -> int:
     from bringup.base.errors import ExitStatus
     from bringup.base.secrets import SCRUBBER
     from bringup.preflight import replay, report
+    from bringup.preflight.action import tables as tables_of
 
     views = _views(options)
-    findings, tables = replay.judged(views, chosen)
+    if options.record:
+        views = replay.without_baseline(views)
+    findings, tables = replay.judged(views, chosen), tables_of(views)
     for file in options.report:
         _report(file, findings, tables)
     document = json.dumps(SCRUBBER.tree(report.as_data(findings, tables)), indent=1)
@@ -132,7 +150,20 @@ def _replayed(options: Options, chosen: Any) -> int:
         width = min(shutil.get_terminal_size((80, 24)).columns, 160) if sys.stdout.isatty() else 80
         for line in report.lines(findings, tables, width=width, title=title, verbose=options.verbose):
             print(SCRUBBER.text(line))
+    if options.record:
+        _record(options, views, findings)
     return int(ExitStatus.FINDING) if any(finding.blocks for finding in findings) else 0
+
+
+def _record(options: Options, views: list[View], findings: Any) -> None:
+    from bringup.base.errors import InputError
+    from bringup.base.paths import Project
+    from bringup.cli.inventory import load_for
+    from bringup.preflight.action import recorded
+
+    if not options.inventory:
+        raise InputError("a baseline belongs to an inventory", next="--inventory NAME beside --replay and --record")
+    print(recorded(views, findings, Project.find(), load_for(options))[0], file=sys.stderr)
 
 
 def _report(file: str, findings: Any, tables: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from bringup.base.errors import InputError
 from bringup.base.events import Findings, Note, StageSummary
+from bringup.base.paths import Project
 from bringup.base.results import Result, Status
-from bringup.base.text import duration, plural
+from bringup.base.text import duration, fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
-from bringup.preflight import recording
+from bringup.inventory.model import Inventory
+from bringup.preflight import baseline, recording
 from bringup.preflight.answers import Answers
 from bringup.preflight.checks.parity import table
 from bringup.preflight.facts import Facts
@@ -20,15 +23,18 @@ from bringup.preflight.gather import Gathered, gather
 from bringup.preflight.judge import Chosen, judge, subject_hosts
 from bringup.preflight.needs import headline, needs_of
 from bringup.preflight.registry import View
+from bringup.preflight.replay import without_baseline
 from bringup.preflight.requirement import Need
+from bringup.preflight.show import facts_of
 from bringup.run.actions import Fleet, ModuleSpec
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
     "only": {"type": "list", "default": []},
     "skip": {"type": "list", "default": []},
+    "record": {"type": "bool", "default": False},
 }
-"""Arguments of the module `preflight`: tier, and the checks or groups to run or to leave out."""
+"""Arguments of the module `preflight`: tier, checks or groups to run or leave out, whether to record a baseline."""
 
 CAPTURE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "output": {"type": "path", "required": True},
@@ -42,6 +48,8 @@ def modules() -> list[ModuleSpec]:
     return [
         ModuleSpec("preflight", ARGUMENTS, fleet_action=preflight, reads_only=True,
                    help="look at every host and at all of them together"),
+        ModuleSpec("host_facts", {}, fleet_action=host_facts, reads_only=True,
+                   help="the typed facts of every host, as preflight reads them"),
         ModuleSpec("capture", CAPTURE_ARGUMENTS, fleet_action=capture, reads_only=True,
                    help="save the raw outputs of every host on the controller"),
     ]
@@ -57,15 +65,54 @@ def preflight(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     whose data holds `exit_status: 4`. Raises InputError for a plan or a filter that is wrong."""
     chosen = Chosen(str(args.get("tier") or "fast"), _words(args.get("only")), _words(args.get("skip")))
     chosen.select()
+    record = bool(args.get("record"))
     begun = time.monotonic()
     needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
     gathered = gather(fleet, needs, tier=chosen.tier)
     views = views_of(gathered.answers, needs, fleet.hosts)
+    if record:
+        # what is recorded now is not compared with what was recorded before
+        views = without_baseline(views)
     findings = [*unreachable(gathered), *judge(views, chosen)]
     title = f"{headline({host: needs[host] for host in fleet.hosts})}     {duration(time.monotonic() - begun)}"
-    fleet.emit(Findings(title, tuple(findings), {"parity": table(views)}))
+    fleet.emit(Findings(title, tuple(findings), tables(views)))
+    if record:
+        text, path = recorded(views, findings, fleet.project, fleet.inventory)
+        fleet.emit(Note(text))
+        fleet.emit(StageSummary("baseline", str(path)))
     fleet.emit(StageSummary(plural(len(fleet.hosts), "host"), verdict_line(findings)))
     return {**results(findings, fleet.hosts), **gathered.lost}
+
+
+def tables(views: Sequence[View]) -> dict[str, list[tuple[str, ...]]]:
+    """The tables of the report by name."""
+    out: dict[str, list[tuple[str, ...]]] = {"parity": [*table(views)]}
+    compared = baseline.table(views)
+    return {**out, "baseline": [*compared]} if compared else out
+
+
+def recorded(views: Sequence[View], findings: Sequence[Finding], project: Project, inventory: Inventory
+             ) -> tuple[str, Path]:
+    """Write the baseline of the hosts on which nothing blocks. Returns what to say, and the file. Raises InputError."""
+    blocked = {host for finding in findings if finding.blocks for host in subject_hosts(finding.subject)}
+    kept = [view for view in views if view.host not in blocked]
+    path = baseline.path_of(project, inventory)
+    if not kept:
+        return "no baseline is recorded: something blocks on every host", path
+    count = baseline.write(path, kept)
+    left = sorted(view.host for view in views if view.host in blocked)
+    text = f"baseline of {plural(len(kept), 'host')} recorded, {plural(count, 'value')}: {path}"
+    return text + (f"; left out, because something blocks there: {fold_hosts(left)}" if left else ""), path
+
+
+def host_facts(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """The typed facts of all hosts, as a table `facts` of (host, JSON)."""
+    needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
+    gathered = gather(fleet, needs)
+    rows = [(view.host, json.dumps(facts_of(view.facts))) for view in views_of(gathered.answers, needs, fleet.hosts)]
+    fleet.emit(Findings("facts", (), {"facts": rows}))
+    ok = {host: Result(host, "Facts", Status.OK, module="host_facts", data={"changed": False}) for host, _ in rows}
+    return {**ok, **gathered.lost}
 
 
 def views_of(answers: Mapping[str, Answers], needs: Mapping[str, Need], hosts: Sequence[str]) -> list[View]:

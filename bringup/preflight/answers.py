@@ -43,6 +43,7 @@ class Answer:
             missing=bool(raw.get("missing")),
             truncated=bool(raw.get("truncated")),
             abandoned=str(raw.get("abandoned") or ""),
+            skipped=str(raw.get("skipped") or ""),
             files={str(k): str(v) for k, v in dict(raw.get("files") or {}).items()},
             errors={str(k): str(v) for k, v in dict(raw.get("errors") or {}).items()},
         )

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from bringup.preflight.answers import Answers
-from bringup.preflight.parsers import ascend, host, kernel, nvidia_q, nvidia_text, processes, rdma
+from bringup.preflight.parsers import ascend, dcgm, host, kernel, load, nvidia_q, nvidia_text, processes, rdma
 from bringup.preflight.parsers.processes import Holder
 from bringup.preflight.unread import Unread
 
@@ -298,6 +298,37 @@ class Facts:
     def account(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = processes.tree(self.answers.text("proc.account"), dict)
         return found
+
+    # measured by the deep tier
+
+    @cached_property
+    def all_reduce(self) -> load.Collective:
+        """The all-reduce inside the host. A run that ended with a status counts as none. Raises Unread."""
+        answer = self.answers.get("load.all_reduce")
+        text = self.answers.text("load.all_reduce", any_status=True)
+        if answer.rc:
+            reason = load.complaint(text.splitlines())
+            raise Unread(f"the all-reduce ended with {answer.rc}: {reason}")
+        return load.collective(text)
+
+    @cached_property
+    def copies(self) -> Mapping[str, load.Bandwidths]:
+        """Bandwidths between host and devices, and between devices."""
+        return load.nvbandwidth(self.answers.text("load.copies"))
+
+    @cached_property
+    def diagnosis(self) -> Mapping[str, tuple[str, str]]:
+        """DCGM's short diagnosis; it may end with a status beside whole JSON."""
+        return dcgm.diagnosis(self.answers.text("load.dcgm", any_status=True))
+
+    @cached_property
+    def disk_read(self) -> tuple[float, bool]:
+        """GB/s of reading the weights, and whether that went past the page cache."""
+        found = processes.tree(self.answers.text("load.disk"), dict)
+        read, seconds = found.get("bytes"), found.get("seconds")
+        if not isinstance(read, int) or not isinstance(seconds, (int, float)) or read <= 0 or seconds <= 0:
+            raise Unread("the answer about reading is not of its shape")
+        return read / seconds / 1e9, bool(found.get("direct"))
 
     # Ascend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from bringup.base.errors import InputError
 from bringup.base.paths import DEFAULT_ROOT, Project
 from bringup.base.text import nearest
 from bringup.inventory.model import Inventory
+from bringup.preflight import baseline
 from bringup.preflight.checks.network import is_address, is_loopback
 from bringup.preflight.probes import Questions
-from bringup.preflight.requirement import Need, profiles
+from bringup.preflight.requirement import Need, limits, profiles
 from bringup.serving.plan import LaunchPlan, ProcessPlan
 
 Variables = Callable[[str], Mapping[str, Any]]
@@ -26,6 +28,12 @@ _PINNED = re.compile(r"^(torch|torch-npu|numpy|nvidia-cuda-runtime(?:-cu1\d)?)==
 
 def needs_of(inventory: Inventory, project: Project, variables: Variables, hosts: Sequence[str]) -> dict[str, Need]:
     """The need of each host. Raises InputError where the deployment or an override of ours is wrong."""
+    needs = _needs(inventory, project, variables, hosts)
+    recorded = baseline.read(baseline.path_of(project, inventory))
+    return {host: replace(need, baseline=recorded.get(host)) for host, need in needs.items()} if recorded else needs
+
+
+def _needs(inventory: Inventory, project: Project, variables: Variables, hosts: Sequence[str]) -> dict[str, Need]:
     addresses = {host: address_of(host, variables(host)) for host in hosts}
     if not any(variables(host).get("deployment") for host in hosts):
         return {host: _bare(variables(host), addresses) for host in hosts}
@@ -70,7 +78,9 @@ def questions(host: str, need: Need, needs: Mapping[str, Need] | None = None) ->
     peers = {name: address for name, address in mates.items() if name != host and not is_loopback(address)}
     names = [] if is_loopback(need.addresses.get(host, "")) else [host, *(n for n in mates if not is_address(n))]
     paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm") if path))
-    return Questions(names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
+    chosen = {name: value for name, value in need.env.items() if name.startswith("NCCL_") and "$" not in value}
+    return Questions(nccl_tests=need.nccl_tests, torch_python=need.torch_python, environment=chosen,
+                     names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
                      model_path=need.model_path, user=need.account, root=need.root,
                      listen=[] if is_loopback(need.addresses.get(host, "")) else sorted(need.ports),
                      dial={mate: sorted(needs[mate].ports) for mate in need.nodes
@@ -100,7 +110,22 @@ def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
         "accelerators": int(accelerators) if accelerators is not None else None,
         "account": str(variables.get("bringup_account") or ""),
         "cpu_variant": str(variables.get("kt_cpu_variant") or ""),
+        "tolerance": _percent(variables.get("bringup_baseline_tolerance")),
+        "nccl_tests": str(variables.get("bringup_nccl_tests") or ""),
+        "torch_python": str(variables.get("bringup_torch_python") or ""),
     }
+
+
+def _percent(value: Any) -> float:
+    if value in (None, ""):
+        return limits()["baseline_tolerance"].number
+    try:
+        found = float(str(value).rstrip("% "))
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 100:
+        raise InputError("`bringup_baseline_tolerance` is a percent from 0 to below 100", found=str(value))
+    return found
 
 
 def _flag(variables: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -14,6 +14,7 @@ class Probe:
     `deadline` is seconds. `platform` is any, nvidia, ascend, amd or rdma. `root` says that without root the answer is
     incomplete; such a probe is skipped with that reason where `needs_root` and asked anyhow where not. `live` probes
     are asked of the host itself even where a recording answers the rest. `limit` is bytes kept; `tail` keeps the end.
+    `load` probes are asked alone, after all others, one after the other, and only where nobody uses the devices.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Probe:
     live: bool = False
     limit: int = 0
     tail: bool = False
+    load: bool = False
 
     def request(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The probe as the host's module takes it; `given` are the values of a question."""
@@ -64,6 +66,9 @@ class Questions:
     listen: Sequence[int] = ()
     address: str = ""
     dial: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    nccl_tests: str = ""
+    torch_python: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def given(self, ask: str) -> dict[str, Any]:
         """The values of one question."""
@@ -75,6 +80,11 @@ class Questions:
             "weights": {"path": self.model_path},
             "account": {"user": self.user},
             "libraries": {"root": self.root},
+            "collective": {"root": self.root, "tool": self.nccl_tests, "python": self.torch_python,
+                           "environment": dict(self.environment)},
+            "copies": {"root": self.root, "python": self.torch_python},
+            "diagnosis": {"root": self.root},
+            "disk_read": {"path": self.model_path},
             "meet": {"root": self.root, "listen": list(self.listen), "address": self.address, "peers": {
                 name: {"address": self.peers[name], "ports": list(ports)} for name, ports in self.dial.items()
                 if name in self.peers}},
@@ -207,7 +217,14 @@ _PRIVATE = (
     Probe("proc.holders", ask="holders"),
 )
 
-PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, *_PRIVATE)
+_LOAD = (
+    Probe("load.all_reduce", ask="collective", platform="nvidia", tier="deep", deadline=240, load=True, limit=4 << 20),
+    Probe("load.copies", ask="copies", platform="nvidia", tier="deep", deadline=180, load=True),
+    Probe("load.dcgm", ask="diagnosis", platform="nvidia", tier="deep", deadline=150, load=True),
+    Probe("load.disk", ask="disk_read", tier="deep", deadline=40, load=True),
+)
+
+PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, *_PRIVATE, *_LOAD)
 """Every probe that preflight knows, in the order of a capture."""
 
 BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in PROBES}
@@ -223,5 +240,10 @@ def chosen(*, platform: str | None, tier: str = "fast", root: str = "/opt/bringu
     """The probes for a host. `platform` None asks for all platforms (the tools that are not there say so at once)."""
     tiers = {"fast"} if tier == "fast" else {"fast", "deep"}
     return [probe for probe in (*PROBES, ours(root))
-            if probe.tier in tiers and (not only_live or probe.live)
+            if probe.tier in tiers and not probe.load and (not only_live or probe.live)
             and (platform is None or probe.platform in ("any", "rdma", platform))]
+
+
+def loading(platform: str) -> list[Probe]:
+    """The probes of the deep tier that load a host of this platform, in the order in which they run."""
+    return [probe for probe in PROBES if probe.load and probe.platform in ("any", platform)]

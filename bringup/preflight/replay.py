@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from bringup.base.paths import Project
 from bringup.base.verdicts import Finding
 from bringup.inventory.model import Inventory
 from bringup.preflight import recording
-from bringup.preflight.checks.parity import table
 from bringup.preflight.facts import Facts
 from bringup.preflight.judge import Chosen, judge
 from bringup.preflight.needs import needs_of
@@ -36,9 +36,14 @@ def with_inventory(paths: Sequence[Path], inventory: Inventory, project: Project
     return [View(facts[host], needs[host]) for host in hosts]
 
 
-def judged(views: Sequence[View], chosen: Chosen) -> tuple[list[Finding], dict[str, list[tuple[str, str, str]]]]:
-    """Findings and tables of recorded hosts."""
-    return judge(views, chosen), {"parity": table(views)}
+def without_baseline(views: Sequence[View]) -> list[View]:
+    """The hosts as a run that records a baseline judges them: compared with none."""
+    return [View(view.facts, replace(view.need, baseline=None)) for view in views]
+
+
+def judged(views: Sequence[View], chosen: Chosen) -> list[Finding]:
+    """Findings of recorded hosts."""
+    return judge(views, chosen)
 
 
 def _facts(paths: Sequence[Path]) -> list[Facts]:

@@ -33,6 +33,19 @@ class Required:
 
 
 @dataclass(frozen=True)
+class Line:
+    """The bus bandwidth (GB/s) that an all-reduce over so many devices must reach at its largest size.
+
+    `nvls` says whether the line stands with NVLS, without it, or (None) for both.
+    """
+
+    devices: int
+    busbw: float
+    source: str
+    nvls: bool | None = None
+
+
+@dataclass(frozen=True)
 class Profile:
     """What a kind of hardware must show. Units as in data/profiles.yml; None where no number is known."""
 
@@ -47,6 +60,9 @@ class Profile:
     pcie_generation: Required | None = None
     pcie_width: Required | None = None
     power: Required | None = None
+    all_reduce: tuple[Line, ...] = ()
+    host_copy: Required | None = None
+    peer_copy: Required | None = None
 
     def fits(self, product: str) -> bool:
         """True when a product's name is of this kind."""
@@ -60,6 +76,7 @@ class Need:
     `ports` maps a TCP port to what binds it. `nodes` are the hosts of its replica, head first. `addresses` maps each
     host of the run to what the others reach it by. Bytes are bytes; `memory_fraction` is 0..1. `deployed` says that
     the inventory has a deployment, `recorded` that the host's accelerators are a recording: no weights are loaded.
+    `baseline` is what was recorded of this host (see baseline.py), `tolerance` the percent that a measure may lose.
     """
 
     deployed: bool = False
@@ -94,6 +111,10 @@ class Need:
     privileged: bool = True
     spare: bool = False
     recorded: bool = False
+    nccl_tests: str = ""
+    torch_python: str = ""
+    baseline: Mapping[str, Any] | None = None
+    tolerance: float = 5.0
 
     @property
     def multi_node(self) -> bool:
@@ -130,7 +151,9 @@ def profiles() -> Mapping[str, Profile]:
             name=str(name), platform=str(raw["platform"]), product=product, count=count, memory=one("memory"),
             nvlinks=one("nvlinks"), nvlink_speed=(raw.get("nvlinks") or {}).get("speed"),
             nvswitch=bool((raw.get("nvswitch") or {}).get("value")), pcie_generation=one("pcie", "generation"),
-            pcie_width=one("pcie", "width"), power=one("power"))
+            pcie_width=one("pcie", "width"), power=one("power"), host_copy=one("host_copy"), peer_copy=one("peer_copy"),
+            all_reduce=tuple(Line(int(line["devices"]), float(line["busbw"]), str(words[line["source"]]),
+                                  line.get("nvls")) for line in raw.get("all_reduce", ())))
     return out
 
 
