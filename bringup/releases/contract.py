@@ -80,7 +80,8 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         # the findings are told already, each with its mend
         raise FindingError(f"{plural(len(bad), 'check')} of the contract {'fails' if len(bad) == 1 else 'fail'}",
                            found=", ".join(f"{finding.check} on {finding.subject}" for finding in bad[:4]),
-                           next="invoke logs" if bad[0].check != "contract.running" else "invoke start")
+                           next="invoke start" if bad[0].check == "contract.running" else
+                           "invoke rollback goes back to the last good release; invoke logs shows the engine's side")
     return results
 
 

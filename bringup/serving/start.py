@@ -210,9 +210,11 @@ class Starting:
             known = first_cause(logs, {})
             if known is not None:
                 return known
-            host, _, what = gaps[0].partition(": ")
+            # who fell silent first is named first: the others wait for it
+            first, *others = sorted(gaps, key=lambda gap: self.watched[gap.split(":")[0]].signs.last_at or 0.0)
+            host, _, what = first.partition(": ")
             signs = self.watched[host].signs
-            return Cause("rendezvous", host, "; ".join((what, *gaps[1:])),
+            return Cause("rendezvous", host, "; ".join((what, *others)),
                          f"not every rank joined within {duration(limits.rendezvous)}",
                          "look at that node's log and at the way between the nodes: invoke preflight",
                          signs.last, signs.last_at, lies_in="unknown")
