@@ -8,11 +8,17 @@ FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 SMALL = 65536
-"""Files below this size come with their task and are kept until the session ends."""
+"""Files up to this size come with their task and are kept until the session ends."""
+
+HELD = 8 * 1024 * 1024
+"""Bytes of small files that are kept in memory; those beyond are staged on disk at once."""
 
 
 class Store(object):
-    """Staged files of one account's process, each readable by the account that the task runs as, and by nobody else."""
+    """Staged files of one account's process, each readable by the account that the task runs as, and by nobody else.
+
+    Small ones stay in memory until a task wants them: most runs change little.
+    """
 
     def __init__(self, state, may_use):
         self.state = state
@@ -21,13 +27,29 @@ class Store(object):
         self.done = {}
         self.bad = {}
         self.incoming = {}
+        self.small = {}
+        self.held = 0
 
     def begin(self, number, digest, size, uid):
         """A file of `size` bytes follows in slices under `number`."""
+        entry = {"digest": digest, "size": size, "uid": uid, "left": size, "file": None, "parts": None}
+        self.incoming[number] = entry
+        if size <= SMALL and self.held + size <= HELD:
+            entry["parts"] = []
+            self.held += size
+            if size == 0:
+                self._finish(number)
+            return
+        self._stage(entry)
+        if size == 0:
+            self._finish(number)
+
+    def _stage(self, entry):
+        """Open the file that a content goes into; what is in the way is remembered."""
         import hashlib
 
-        entry = {"digest": digest, "size": size, "uid": uid, "left": size, "hash": hashlib.sha256(), "file": None}
-        self.incoming[number] = entry
+        digest, size, uid = entry["digest"], entry["size"], entry["uid"]
+        entry["hash"] = hashlib.sha256()
         try:
             folder = self._folder(size)
             path = os.path.join(folder, "%s.%d" % (digest, uid))
@@ -39,8 +61,6 @@ class Store(object):
                 os.fchown(descriptor, uid, -1)
         except OSError as error:
             self._fail(entry, "cannot stage %d bytes: %s" % (size, error.strerror or error))
-        if size == 0:
-            self._finish(number)
 
     def slice(self, number, data):
         """A piece; True when the file is whole (or has failed)."""
@@ -48,25 +68,47 @@ class Store(object):
         if entry is None:
             return False
         entry["left"] -= len(data)
-        if entry["file"] is not None:
-            try:
-                entry["file"].write(data)
-                entry["hash"].update(data)
-            except OSError as error:
-                self._fail(entry, "cannot stage %d bytes in %s: %s" % (
-                    entry["size"], os.path.dirname(entry["path"]), error.strerror or error))
+        if entry["parts"] is not None:
+            entry["parts"].append(data)
+        else:
+            self._write(entry, data)
         if entry["left"] <= 0:
             self._finish(number)
             return True
         return False
 
+    def _write(self, entry, data):
+        if entry["file"] is None:
+            return
+        try:
+            entry["file"].write(data)
+            entry["hash"].update(data)
+        except OSError as error:
+            self._fail(entry, "cannot stage %d bytes in %s: %s" % (
+                entry["size"], os.path.dirname(entry["path"]), error.strerror or error))
+
     def refuse(self, digest, uid, reason):
         """The controller cannot send this file."""
         self.bad[(digest, uid)] = reason
 
+    def content(self, digest, uid):
+        """The bytes of a small file that is kept in memory and whole, else None."""
+        data = self.small.get((digest, uid))
+        if data is None:
+            return None
+        import hashlib
+
+        return data if hashlib.sha256(data).hexdigest() == digest else None
+
     def find(self, digest, uid):
         """(path, None), (None, what went wrong), or (None, None) while it is not there."""
         key = (digest, uid)
+        if key in self.small and key not in self.done:
+            data = self.small[key]
+            entry = {"digest": digest, "size": len(data), "uid": uid, "file": None, "parts": None}
+            self._stage(entry)
+            self._write(entry, data)
+            self._close(entry)
         if key in self.done:
             if os.path.exists(self.done[key]):
                 return self.done[key], None
@@ -101,6 +143,16 @@ class Store(object):
 
     def _finish(self, number):
         entry = self.incoming.pop(number)
+        if entry["parts"] is not None:
+            key = (entry["digest"], entry["uid"])
+            if key in self.small:
+                self.held -= entry["size"]
+            self.small[key] = b"".join(entry["parts"])
+        else:
+            self._close(entry)
+
+    def _close(self, entry):
+        """A staged file is whole: it gets its name when its digest is the one it was announced with."""
         if entry["file"] is None:
             return
         try:

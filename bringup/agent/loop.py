@@ -28,8 +28,8 @@ from bringup.agent.lock import state_folder
 from bringup.agent.tasks import Tasks, address, locale
 from bringup.agent.wire import HIGH, Closed
 
-GATHER = 0.004
-"""Seconds that results may wait for more of them."""
+GATHER = 0.02
+"""Seconds that results may wait for more of them: each packet costs both sides as much as several results."""
 
 GATHER_BYTES = 16384
 
@@ -54,6 +54,7 @@ class Agent(Tasks):
         self.user = _name(self.uid)
         self.queue = deque()
         self.current = None
+        self.started = b""
         self.ending = None
         self.failed = set()
         self.workers = {}
@@ -97,7 +98,7 @@ class Agent(Tasks):
             self.cut_at = 0.0  # no grace for the task under way
 
     def up_is_due(self):
-        """While more tasks wait, what goes up is gathered for a moment: one packet costs as much as ten results."""
+        """While more tasks wait, what goes up is gathered for a moment."""
         if not self.up.waiting:
             self.up_since = None
             return False

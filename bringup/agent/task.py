@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import time
 
 
@@ -31,13 +30,14 @@ class Task(object):
     """One task as the host sees it.
 
     args: the module's arguments, defaults filled in. check, diff: bool. environment: dict added to commands.
-    root: this host's bringup_root. blob(digest) -> path of a staged file whose SHA-256 is digest (hex).
+    root: this host's bringup_root. blob(digest) -> path of a staged file whose SHA-256 is digest (hex);
+    content(digest) -> its bytes where it is small, else the path.
     line(text, stream) sends a line of output to the controller while the task runs.
     lock_fd: file descriptor of the run's lock, to be inherited by what must outlive the agent, or None.
     """
 
     def __init__(self, args, check=False, diff=False, environment=None, root="", line=None, blob=None,
-                 run_id="", lock_fd=None):
+                 run_id="", lock_fd=None, content=None):
         self.args = args
         self.check = check
         self.diff = diff
@@ -47,6 +47,7 @@ class Task(object):
         self.lock_fd = lock_fd
         self._line = line
         self._blob = blob
+        self._content = content or blob
 
     def line(self, text, stream="stdout"):
         if self._line is not None:
@@ -56,6 +57,11 @@ class Task(object):
         if self._blob is None:
             raise Failure("no file with the digest %s was sent" % digest)
         return self._blob(digest)
+
+    def content(self, digest):
+        if self._content is None:
+            raise Failure("no file with the digest %s was sent" % digest)
+        return self._content(digest)
 
     def command_environment(self, extra=None):
         env = dict(os.environ)
@@ -69,6 +75,8 @@ class Task(object):
 
         Raises Failure when it cannot be started. A deadline ends the whole group: TERM, then KILL after 5 s.
         """
+        import subprocess  # slow to load, and most modules start nothing
+
         started = time.time()
         try:
             process = subprocess.Popen(

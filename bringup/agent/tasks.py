@@ -84,10 +84,12 @@ class Tasks(object):
 
     def begin(self, kind, place, message):
         now = time.time()
-        self.send({"t": "started"}, message["id"])
+        self.started = frames.control({"t": "started"}, message["id"])
+        self.up.send(self.started)
         timeout = message.get("timeout")
         self.current = {"kind": kind, "message": message, "began": now, "flow": None, "worker": None, "child": None,
-                        "used": [], "want": None, "deadline": None if timeout is None else now + timeout}
+                        "used": [], "want": None, "bytes": False,
+                        "deadline": None if timeout is None else now + timeout}
         if kind == "failed":
             self.finish(place, journal=False)
             return
@@ -148,6 +150,7 @@ class Tasks(object):
             self.store.drop(digest)
         if result.get("failed") and not message.get("ignore_errors"):
             self.failed.add(message["segment"])
+        self.up.take_back(self.started)  # the result says it too
         self.send({"t": "result", "result": result, "seconds": round(seconds, 6)}, message["id"])
 
     def write_journal(self, event, message, result=None, seconds=None):
@@ -186,7 +189,7 @@ class Tasks(object):
                 continue
             message = frames.message(payload)
             if message["t"] == "want":
-                self.current["want"] = message["digest"]
+                self.current["want"], self.current["bytes"] = message["digest"], message.get("bytes")
                 self.answer_want(ask=True)
             elif message["t"] == "result" and self.ending is None:
                 self.finish(message["result"], message["seconds"])
@@ -198,6 +201,12 @@ class Tasks(object):
             return
         worker, digest = current["worker"], current["want"]
         uid = worker.user.pw_uid if worker.user is not None else self.uid
+        data = self.store.content(digest, uid) if current["bytes"] else None
+        if data is not None:
+            current["want"] = None
+            worker.wire.send(frames.control({"t": "blob", "digest": digest, "bytes": True}))
+            worker.wire.send(frames.pack(frames.SLICE, 0, data))
+            return
         path, error = self.store.find(digest, uid)
         if path is not None or error is not None:
             current["want"] = None

@@ -43,6 +43,12 @@ class Wire(object):
             self._out.append(frame)
             self.waiting += len(frame)
 
+    def take_back(self, frame):
+        """Undo send() of the frame that was queued last, when nothing of it has gone out."""
+        if self._out and self._out[-1] is frame:
+            self._out.pop()
+            self.waiting -= len(frame)
+
     def flush(self):
         """Write what the other side takes now. A broken pipe drops all of it and sets `broken`."""
         while self._out:

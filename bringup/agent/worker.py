@@ -97,12 +97,16 @@ class _Serving(object):
                 self.perform(message)
 
     def next(self):
+        return frames.message(self.frame())
+
+    def frame(self):
+        """The payload of the next frame; waits for it."""
         while not self.ready:
             data = os.read(self.read_fd, 262144)
             if not data:
                 raise EOFError()
             self.ready.extend(self.decoder.feed(data))
-        return frames.message(self.ready.pop(0)[2])
+        return self.ready.pop(0)[2]
 
     def perform(self, message):
         self.number = message["id"]
@@ -128,7 +132,8 @@ class _Serving(object):
 
         task = Task(message.get("args") or {}, check=message.get("check", False), diff=message.get("diff", False),
                     environment=message.get("environment"), root=message.get("root", ""), line=self.line,
-                    blob=self.blob, run_id=message.get("run", ""), lock_fd=message.get("lock_fd"))
+                    blob=self.blob, run_id=message.get("run", ""), lock_fd=message.get("lock_fd"),
+                    content=self.content)
         name = message["module"]
         try:
             module = importlib.import_module("bringup.agent.modules." + name)
@@ -153,7 +158,15 @@ class _Serving(object):
         return result if isinstance(result, dict) else {"changed": False, "result": result}
 
     def blob(self, digest):
-        self.put(frames.control({"t": "want", "digest": digest}, self.number))
+        """The path of a staged file."""
+        return self.ask({"t": "want", "digest": digest}, digest)
+
+    def content(self, digest):
+        """The bytes of a small file, the path of a large one."""
+        return self.ask({"t": "want", "digest": digest, "bytes": True}, digest)
+
+    def ask(self, want, digest):
+        self.put(frames.control(want, self.number))
         self.flush()
         while True:
             message = self.next()
@@ -164,7 +177,7 @@ class _Serving(object):
                     from bringup.agent.task import Failure
 
                     raise Failure("the file did not reach the host: %s" % message["error"])
-                return message["path"]
+                return self.frame() if message.get("bytes") else message["path"]
 
     def line(self, text, stream):
         if stream not in self.sent:

@@ -362,6 +362,8 @@ class Session:
         message = frames.message(payload)
         told = message["t"]
         if told == "result":
+            if self._running != number:  # a task that begins and ends at once is told of once
+                self._post(Started(self.host, number))
             self._running = None
             self._requests.pop(number, None)
             self._post(Finished(self.host, number, message["result"], message["seconds"]))

@@ -124,15 +124,30 @@ def describe(path):
         return {}
     out = {"uid": found.st_uid, "gid": found.st_gid, "mode": _modes.octal(stat.S_IMODE(found.st_mode)),
            "size": found.st_size, "state": state_of(path)}
-    try:
-        out["owner"] = pwd.getpwuid(found.st_uid).pw_name
-    except KeyError:
-        out["owner"] = str(found.st_uid)
-    try:
-        out["group"] = grp.getgrgid(found.st_gid).gr_name
-    except KeyError:
-        out["group"] = str(found.st_gid)
+    out["owner"] = _name("/etc/passwd", found.st_uid, lambda uid: pwd.getpwuid(uid).pw_name)
+    out["group"] = _name("/etc/group", found.st_gid, lambda gid: grp.getgrgid(gid).gr_name)
     return out
+
+
+_names = {}
+
+
+def _name(table, number, look_up):
+    """The name of an account or group; remembered while the host's table of them stays the same file."""
+    try:
+        found = os.stat(table)
+        key = (table, number, found.st_ino, found.st_mtime, found.st_size)
+    except OSError:
+        key = None
+    if key not in _names:
+        try:
+            name = look_up(number)
+        except KeyError:
+            return str(number)
+        if key is None:
+            return name
+        _names[key] = name
+    return _names[key]
 
 
 def apply_attributes(path, args, check, before=None, after=None):

@@ -46,6 +46,10 @@ class Content(object):
         """A readable file with the content; asks the controller for it when it is not here."""
         return self._path if self._path is not None else task.blob(self.digest)
 
+    def source(self, task):
+        """The content's bytes where they are at hand, else path()."""
+        return self._path if self._path is not None else task.content(self.digest)
+
 
 def run(task):
     args = dict(task.args)
@@ -102,7 +106,8 @@ def _place(task, args, dest, content, same, made, keep, new_mode):
     if not same:
         if task.diff:
             before = _files.read(dest) if os.path.isfile(dest) and not os.path.islink(dest) else b""
-            diff = _files.text_diff(dest, before, _files.read(content.path(task)))
+            source = content.source(task)
+            diff = _files.text_diff(dest, before, source if isinstance(source, bytes) else _files.read(source))
         if not task.check:
             if not os.path.isdir(folder):
                 raise Failure("Destination directory %s does not exist" % folder, path=dest)
@@ -111,7 +116,7 @@ def _place(task, args, dest, content, same, made, keep, new_mode):
             wanted = args
             if new_mode is not None and args.get("mode") is None and os.path.lexists(dest):
                 wanted = dict(args, mode=new_mode)
-            _files.replace(task, dest, content.path(task), wanted, args.get("validate"), keep)
+            _files.replace(task, dest, content.source(task), wanted, args.get("validate"), keep)
     changed = made or not same
     if os.path.lexists(dest) and not (task.check and not same):
         changed = _files.apply_attributes(dest, args, task.check, old, new) or changed
