@@ -129,7 +129,7 @@ def describe(path):
     return out
 
 
-_names = {}
+_names = {}  # type: dict[object, str]
 
 
 def _name(table, number, look_up):
