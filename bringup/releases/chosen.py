@@ -57,8 +57,15 @@ class Chosen:
         return tuple(host for hosts in self.replicas.values() for host in hosts)
 
 
+_KEPT: dict[str, Chosen] = {}
+
+
 def save(fleet: Fleet, chosen: Chosen) -> None:
-    """Keep the choice for the stages that follow."""
+    """Keep the choice for the stages that follow, and in the run's folder for who looks at it later.
+
+    The stages take it from memory: in the file a password that is a word like `head` masks parts of names and paths.
+    """
+    _KEPT[str(fleet.project.run_folder(fleet.run_id))] = chosen
     folder = fleet.project.run_folder(fleet.run_id)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(SCRUBBER.tree(asdict(chosen)), indent=1, sort_keys=True)
@@ -67,7 +74,10 @@ def save(fleet: Fleet, chosen: Chosen) -> None:
 
 def load(fleet: Fleet) -> Chosen | None:
     """The choice of an earlier stage of this run, or None."""
-    path = fleet.project.run_folder(fleet.run_id) / "release.json"
+    folder = fleet.project.run_folder(fleet.run_id)
+    if str(folder) in _KEPT:
+        return _KEPT[str(folder)]
+    path = folder / "release.json"
     if not path.is_file():
         return None
     data = json.loads(path.read_text(encoding="utf-8"))

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import FindingError, InputError, StepError, UnreachableError
-from bringup.base.events import Findings, Note, Progress, StageSummary
+from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import plural
 from bringup.base.verdicts import Finding, Verdict
+from bringup.releases import chosen as chosen_release
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet, ModuleSpec
@@ -39,21 +40,25 @@ def specs() -> list[ModuleSpec]:
 def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120).
 
-    Reads only. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check a replica that
-    does not run yet is a note, for what is not started cannot be asked.
+    Reads only. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check what
+    does not run yet is unknown, for it cannot be asked.
     """
     repeat, timeout = _number(args, "repeat", 3), _number(args, "timeout", 120)
     planned = plan_now(fleet, facts=False)
     key = key_of(fleet, planned.plan.api_key_variable)
     survey = look(fleet, planned.members, planned.plan.manager, ask=False)
+    chosen = chosen_release.load(fleet)
     found: list[Finding] = []
     results: dict[str, Result] = {}
     for name, hosts in planned.members.items():
         head = hosts[0]
         document = _document(survey, name, head)
+        if fleet.check and chosen and document and survey.replicas[name].nodes[head].release != chosen.digest:
+            fleet.emit(StageSummary(name, f"unknown: {chosen.label} does not run there yet"))
+            continue
         if document is None:
             if fleet.check:
-                fleet.emit(Note(f"{name}: the contract is unknown, nothing runs there yet"))
+                fleet.emit(StageSummary(name, "unknown: nothing runs there yet"))
                 continue
             found.append(_not_running(survey, name, head))
             continue

@@ -27,7 +27,8 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     running = [view for view in survey.replicas.values() if view.running]
     results = {host: Result(host, "stop_replicas", Status.OK) for host in planned.hosts}
     if fleet.check:
-        fleet.emit(StageSummary(plural(len(running), "replica"), "would be stopped"))
+        told = "would be stopped" if running else "nothing runs, nothing would be stopped"
+        fleet.emit(StageSummary(plural(len(running or survey.replicas), "replica"), told))
         return {host: Result(host, "stop_replicas", Status.CHANGED if any(host in v.running for v in running)
                              else Status.OK) for host in planned.hosts}
     if serving and args.get("ask"):

@@ -153,6 +153,8 @@ def _tell(fleet: Fleet, choice: Chosen, stores: Mapping[str, HostStore], known: 
         text = f"differs from {choice.previous_label}: {'; '.join(choice.changes[:3]) or 'nothing that is told'}"
     if known and choice.previous != choice.digest and len(using) != len(stores):
         text += " (made before)"
+    if fleet.check and not known:
+        text = f"would be made: {text}"
     fleet.emit(StageSummary(choice.label, f"{text}   {short(choice.digest)}"))
     for name, reason in choice.left_out.items():
         fleet.emit(Note(f"{name} is left out: {reason}", level="warn"))

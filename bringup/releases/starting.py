@@ -87,7 +87,7 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                             "from its next start on (invoke restart)"))
     if fleet.check:
         for step in steps:
-            fleet.emit(Note(f"{step.replica}: {_would(step)} ({step.reason})"))
+            fleet.emit(StageSummary(step.replica, f"{_would(step)} ({step.reason})"))
         return results
     if not args.get("asked"):
         _ask(fleet, chosen, survey, steps)
@@ -315,15 +315,29 @@ def _next(fleet: Fleet, chosen: Chosen) -> tuple[str, ...]:
 
 
 def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """The last stage: mark the release good on all its nodes and tell the endpoints."""
+    """The last stage: mark the release good on all its nodes and tell the endpoints; with --check, what would be."""
     chosen = chosen_release.needed(fleet)
+    data = {"digest": chosen.digest, "release": chosen.label}
+    results = {host: Result(host, "announce_ready", Status.OK, data=data) for host in chosen.hosts}
+    heads = [launches[chosen.replicas[name][0]] for name, launches in chosen.launches.items()]
+    endpoints = tuple(str(head["endpoint"]) for head in heads)
+    if fleet.check and not _serves_now(fleet, chosen):
+        more = f" and {len(endpoints) - 1} more" if len(endpoints) > 1 else ""
+        fleet.emit(StageSummary(chosen.label, f"would serve at {endpoints[0]}{more}; nothing was changed"))
+        return results
     if not fleet.check:
         storing.mark(fleet, chosen.digest, chosen.hosts, "good")
         if chosen.leaving and chosen.previous and chosen.previous != chosen.digest:
             storing.mark(fleet, chosen.previous, chosen.hosts, "left", reason=f"rolled back to {chosen.label}")
-    heads = [launches[hosts[0]] for hosts, launches in
-             ((chosen.replicas[name], launches) for name, launches in chosen.launches.items())]
-    fleet.emit(Ready(tuple(str(head["endpoint"]) for head in heads), str(heads[0]["served_name"]), chosen.label,
-                     chosen.previous_label, chosen.changes, _next(fleet, chosen)))
-    data = {"digest": chosen.digest, "release": chosen.label}
-    return {host: Result(host, "announce_ready", Status.OK, data=data) for host in chosen.hosts}
+    fleet.emit(Ready(endpoints, str(heads[0]["served_name"]), chosen.label, chosen.previous_label, chosen.changes,
+                     _next(fleet, chosen)))
+    return results
+
+
+def _serves_now(fleet: Fleet, chosen: Chosen) -> bool:
+    """Whether every replica runs this very release already."""
+    key = key_of(fleet, chosen.key_variable)
+    survey = look(fleet, chosen.replicas, chosen.manager, key=key[1] if key else None)
+    return not survey.unreachable and all(
+        decide(view, chosen.digest, survey.history.current, restart=False).what == "keep"
+        for view in survey.replicas.values())

@@ -162,3 +162,22 @@ def test_a_reader_that_leaves_does_not_end_a_run(site: Site) -> None:
     followed = subprocess.run(["bash", "-c", f'"{INVOKE}" logs --follow | head -2; echo "${{PIPESTATUS[0]}}"'],
                               cwd=site.folder, env=site.environment(), text=True, capture_output=True, timeout=30)
     assert followed.stdout.split()[-1] == "0"
+
+
+def test_check_says_what_would_be_and_nothing_else(site: Site) -> None:
+    site.write()
+    site.run("stop", "--yes")
+    try:
+        shown = site.good("provision", "--check")
+        for told in ("would be started (nothing runs)", "unknown: nothing runs there yet", "would serve at http",
+                     "skipped: bringup_privileged is false"):
+            assert told in shown
+        assert "ready  " not in shown
+        assert "nothing runs, nothing would be stopped" in site.good("stop", "--check")
+    finally:
+        site.good("provision", "--yes")
+    assert "ready    http" in site.good("provision", "--check")  # what serves, serves
+    site.write(load_seconds=0.9)
+    changed = site.good("provision", "--check")
+    assert "would be made" in changed and "would be stopped and started" in changed and "ready  " not in changed
+    site.write()
