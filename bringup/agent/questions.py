@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 
-from bringup.agent import questions_load, questions_net
+from bringup.agent import questions_load, questions_net, questions_pair
 from bringup.agent.processes.proc import MARK
 
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
@@ -430,5 +430,8 @@ _QUESTIONS = {
     "copies": questions_load.copies,
     "diagnosis": questions_load.diagnosis,
     "disk_read": questions_load.disk_read,
+    "listen": questions_pair.listen,
+    "dial": questions_pair.dial,
+    "perftest": questions_pair.perftest,
 }
 NAMES = tuple(sorted(_QUESTIONS))

@@ -17,6 +17,7 @@ from bringup.base.verdicts import Finding, Verdict
 from bringup.inventory.model import Inventory
 from bringup.preflight import baseline, recording
 from bringup.preflight.answers import Answers
+from bringup.preflight.checks import pairs
 from bringup.preflight.checks.parity import table
 from bringup.preflight.facts import Facts
 from bringup.preflight.gather import Gathered, gather
@@ -88,7 +89,7 @@ def tables(views: Sequence[View]) -> dict[str, list[tuple[str, ...]]]:
     """The tables of the report by name."""
     out: dict[str, list[tuple[str, ...]]] = {"parity": [*table(views)]}
     compared = baseline.table(views)
-    return {**out, "baseline": [*compared]} if compared else out
+    return {**out, **pairs.tables(views), **({"baseline": [*compared]} if compared else {})}
 
 
 def recorded(views: Sequence[View], findings: Sequence[Finding], project: Project, inventory: Inventory

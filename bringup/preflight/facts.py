@@ -316,6 +316,13 @@ class Facts:
         """Bandwidths between host and devices, and between devices."""
         return load.nvbandwidth(self.answers.text("load.copies"))
 
+    def pairs(self, probe: str) -> Mapping[str, Mapping[str, Any]]:
+        """What this host measured to each partner. Raises Unread."""
+        found: Mapping[str, Any] = processes.tree(self.answers.text(probe), dict)
+        if not all(isinstance(one, dict) for one in found.values()):
+            raise Unread("the answer about pairs is not of its shape")
+        return found
+
     @cached_property
     def diagnosis(self) -> Mapping[str, tuple[str, str]]:
         """DCGM's short diagnosis; it may end with a status beside whole JSON."""

@@ -12,6 +12,7 @@ from typing import Any
 from bringup.base.results import Result, Status
 from bringup.preflight import recording
 from bringup.preflight.answers import Answer, Answers
+from bringup.preflight.between import measure
 from bringup.preflight.deep import load
 from bringup.preflight.needs import questions
 from bringup.preflight.probes import Probe, Questions, chosen
@@ -65,7 +66,7 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
             answers[host] = replace(answers[host], clock=pair)
     merged = {host: recording.merged(recorded[host], answers[host], probes[host]) if host in recorded else answers[host]
               for host in answers}
-    return Gathered(load(fleet, needs, merged) if tier == "deep" else merged, lost)
+    return Gathered(measure(fleet, needs, load(fleet, needs, merged)) if tier == "deep" else merged, lost)
 
 
 def _recording(fleet: Fleet, host: str) -> Path:

@@ -101,6 +101,8 @@ def _subjects(subjects: Sequence[str]) -> str:
 
 
 def _table(name: str, rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    if rows and rows[0][0] == "from \\ to":
+        return _matrix(name, rows, width)
     out = []
     columns = [max((len(row[index]) for row in rows if index < len(row)), default=0) for index in (0, 1)]
     for number, row in enumerate(rows):
@@ -109,6 +111,19 @@ def _table(name: str, rows: Sequence[Sequence[str]], width: int) -> list[str]:
         if len(row) > 2 and row[2]:
             text += f"    {row[2]}"
         out += _wrap(printable(text.rstrip()), width, "", " " * 11)
+    return out
+
+
+def _matrix(name: str, rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A line for each host; where that does not fit, the range of each host's cells (reports hold the whole)."""
+    cells = [max(len(str(row[index])) for row in rows) for index in range(len(rows[0]))]
+    if sum(cells) + 2 * len(cells) + 2 <= width:
+        return [name, *("  " + "  ".join(f"{cell:>{cells[index]}}" if index else f"{cell:<{cells[0]}}"
+                                         for index, cell in enumerate(row)).rstrip() for row in rows)]
+    out = [f"{name}, the least and the most of each host (the matrix is in --report FILE.html)"]
+    for row in rows[1:]:
+        numbers = sorted(float(cell) for cell in row[1:] if cell.replace(".", "", 1).isdigit())
+        out.append(f"  {row[0]:<{cells[0]}}  " + (f"{numbers[0]:g} to {numbers[-1]:g}" if numbers else "-"))
     return out
 
 

@@ -205,6 +205,9 @@ def _html(tree: dict[str, Any]) -> str:
     for name, body in (("Findings", rows), ("Tasks", results)):
         if body:
             parts.append(f"<h2>{name}</h2><table>{body}</table>")
+    for name, rows_of in tree["parity"].items():
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows_of)
+        parts.append(f"<h2>{html.escape(str(name))}</h2><table>{body}</table>" if body else "")
     return "".join(parts) + "</html>\n"
 
 

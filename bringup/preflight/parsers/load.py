@@ -110,6 +110,9 @@ def transports(log: str) -> frozenset[str]:
 
 def nvls(log: str) -> bool | None:
     """Whether NVLS takes part: None where the log does not say."""
+    channels = [int(count) for count in re.findall(r"(\d+) nvls channels", log)]
+    if channels:
+        return min(channels) > 0
     if re.search(r"NVLS multicast support is available", log):
         return "NCCL_NVLS_ENABLE set by environment to 0" not in log
     if re.search(r"NVLS multicast support is not available|NCCL_NVLS_ENABLE set by environment to 0", log):
