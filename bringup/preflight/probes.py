@@ -227,7 +227,11 @@ _LOAD = (
 PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, *_PRIVATE, *_LOAD)
 """Every probe that preflight knows, in the order of a capture."""
 
-BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in PROBES}
+BETWEEN: tuple[Probe, ...] = (Probe("pair.tcp", ask="dial", tier="deep"),
+                              Probe("pair.rdma", ask="perftest", tier="deep"))
+"""What between.py puts together out of many calls: an answer for each host, by partner."""
+
+BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in (*PROBES, *BETWEEN)}
 
 
 def ours(root: str) -> Probe:
