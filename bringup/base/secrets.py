@@ -74,8 +74,8 @@ def _forms_of(part: str) -> set[str]:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         forms.add(encode(raw).decode("ascii"))
         # base64 inside a longer text starts at any of three offsets; the middle of it is the same for all values
-        for offset in (1, 2):
-            inner = encode(b"\0" * offset + raw).decode("ascii")[4:].rstrip("=")[:-1]
+        for offset in (0, 1, 2):
+            inner = encode(b"\0" * offset + raw).decode("ascii")[4 if offset else 0:].rstrip("=")[:-1]
             if len(inner) >= 8:
                 forms.add(inner)
     return {form for form in forms if len(form) >= 3}

@@ -92,3 +92,12 @@ def test_sizes_and_names() -> None:
     assert nearest("workes", ["workers", "head"]) == "workers"
     assert nearest("zzz", ["workers"]) is None
     assert printable("a\x1b[0m\tb") == "a\\x1b[0m\tb"
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("after", ["", "x", "xy", "xyz"])
+def test_a_secret_inside_a_text_in_base64_is_masked(before: str, after: str) -> None:
+    scrubber = Scrubber()
+    scrubber.add("Pa55-word!x")
+    coded = base64.b64encode(f"{before}Pa55-word!x{after}".encode()).decode()
+    assert MASK in scrubber.text(coded)
