@@ -77,7 +77,8 @@ def ask(prompt: str, *, instead: Secret | None = None) -> Secret:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         raise InputError(f"there is no terminal to ask for the {prompt.split(' (')[0].rstrip(': ')}",
-                         next="give it in a file or by a variable of the inventory") from None
+                         next="--become-password-file FILE, or ansible_become_password in the inventory"
+                         if "sudo" in prompt else "a variable of the inventory, as ansible_password, vaulted") from None
     try:
         typed = getpass.getpass(prompt)
     except EOFError:

@@ -40,6 +40,9 @@ CLOSE_WAIT = 3.0
 CANCEL_WAIT = 8.0
 """Seconds that an interrupted run waits for what it cancelled: TERM, 5 s, KILL, and the answer."""
 
+_WHOLE = frozenset({"provision", "start", "stop", "restart", "rollback"})
+"""Verbs that act on whole replicas and refuse a limit that cuts one."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -307,8 +310,9 @@ class Run:
         status = worst(self._statuses)
         failed = [name for name, state in hosts.items() if state.failed or state.gone]
         retry = self.parts.journal.write_failed(failed)
-        # all of them again is the same command without a limit
-        some = retry and len(failed) < len(hosts) and status is not ExitStatus.DONE
+        # all of them again is the same command without a limit, and so is a replica, which no limit may cut
+        some = retry and len(failed) < len(hosts) and status is not ExitStatus.DONE and \
+            self.options.verb not in _WHOLE
         following = (f"try those again: --limit @{retry}",) if some else ()
         self.engine.emit(RunEnded(int(status), time.monotonic() - self.engine.began, recap=recap, next=following))
         return status

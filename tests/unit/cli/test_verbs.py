@@ -34,3 +34,17 @@ def test_help_is_printed_whatever_a_verb_takes(name: str, capsys: pytest.Capture
         assert f"--{option.name}" in out or f"-{option.name} " in out
         if option.positional:
             assert f" {option.name.upper()} " in out.split("\n")[0]
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("provision", "--take-over", "zz"), "six hex digits"),
+    (("provision", "--limit", "lab-w1"), "cuts the replica r1"),
+    (("provision", "--report", "/nonexistent/x.json"), "there is no folder"),
+    (("preflight", "--forks", "0"), "from 1 on"),
+])
+def test_wrong_values_contact_nothing(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        Program(name="inv", binary="inv", namespace=namespace()).run(["inv", *words])
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert says in err and err.endswith("nothing was contacted\n")
