@@ -158,11 +158,12 @@ def take_over(agent, args):
 
 
 def journal(agent, args):
-    """What became of tasks of a run: args run, digests (list; empty: all). Result `tasks`: digest -> state."""
+    """What became of tasks of a run: args run, digests (list; empty: all). Result `tasks`: digest -> state; `record`,
+    `held`: the record beside the lock, and whether its lock is held."""
     state = state_folder(agent.root)
     held = Lock(agent.root).is_held() and (agent.lock is None or args.get("run") == agent.run_id)
     return {"changed": False, "tasks": look_up(state, str(args.get("run") or ""), args.get("digests") or [], held),
-            "record": Lock(agent.root).read_record()}
+            "record": Lock(agent.root).read_record(), "held": held}
     yield  # a generator like the others
 
 

@@ -9,9 +9,37 @@ from pathlib import Path
 
 from bringup.base.errors import ExitStatus, InputError
 from bringup.base.paths import Project
+from bringup.cli.options import Options
 
 POLL = 0.3
 """Seconds between two looks at the journal of a run that is under way."""
+
+
+_PLAY = """
+- name: run
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Read what the hosts know of it
+      run_record:
+        run: "{{ asked_run }}"
+"""
+
+
+def kept_here(name: str) -> bool:
+    """Whether the run was typed in this project on this machine."""
+    return name == "last" or (Project.find().state / "runs" / name).is_dir()
+
+
+def ask_hosts(options: Options) -> ExitStatus:
+    """Tell what the hosts know of a run that was typed elsewhere. Raises InputError for what is no run's name."""
+    from bringup.cli.running import Reading, run_reading
+
+    name = str(options.run)
+    if not name.isalnum():
+        raise InputError("a run is named by six hex digits", found=name)
+    reading = Reading(options, Path("status"), {"asked_run": name}, text=_PLAY)
+    return run_reading(reading, verb="status", headline=f"run {name}, as its hosts know it")
 
 
 def run_folder(name: str) -> Path:
@@ -22,7 +50,7 @@ def run_folder(name: str) -> Path:
     wanted = known[-1] if name == "last" and known else name
     if wanted not in known:
         raise InputError(f"no run `{name}` is kept on this machine", expected=", ".join(known[-8:]) or "none yet",
-                         found=str(runs), next="its record lies where it was typed; invoke status shows the hosts")
+                         found=str(runs), next=f"ask its hosts: invoke status --run {name} --inventory NAME")
     return runs / wanted
 
 

@@ -45,8 +45,10 @@ def restart(options: Options) -> ExitStatus:
 def status(options: Options) -> ExitStatus:
     """Show every replica and node: state, pid, ranks, release, and whether a token comes (exit 4 when not)."""
     if options.run:
-        from bringup.cli.runs import run_folder, show_run
+        from bringup.cli.runs import ask_hosts, kept_here, run_folder, show_run
 
+        if options.inventory and not kept_here(options.run):
+            return ask_hosts(options)
         return show_run(run_folder(options.run), say, as_json=options.format == "json", verbose=options.verbose)
     from bringup.cli.status import StatusPage
 

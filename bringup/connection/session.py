@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from bringup.agent import bootstrap, frames
 from bringup.base.errors import BringupError, LockedError, UnreachableError
+from bringup.connection.faults import fault_of
+from bringup.connection.filing import frames_of
 from bringup.connection.gate import Gate
 from bringup.connection.messages import (
     Closed,
@@ -101,6 +103,7 @@ class Session:
         self._started = False  # the agent was sent
         self._closing = False
         self._ended = False
+        self._connected = False
         self._heard = time.monotonic()
         self._errors = bytearray()
         self._thread = threading.Thread(target=self._work, name=f"session {self.host}", daemon=True)
@@ -120,7 +123,9 @@ class Session:
                 self._control.append((request.id, frames.control(_task(request, self.target), request.id)))
                 for blob in request.blobs:
                     if blob.size <= INLINE:
-                        self._control.extend((request.id, frame) for frame in self._file(request, blob))
+                        self._file_number += 1
+                        own = frames_of(request, blob, self._file_number)
+                        self._control.extend((request.id, frame) for frame in own)
             self._condition.notify()
 
     def cancel(self, request: int | None = None) -> None:
@@ -166,6 +171,7 @@ class Session:
                 return
             if self._ended:
                 return
+            self._connected = True
             self._post(Connected(self.host, info))
             if info["start_seconds"] > SLOW_START:
                 self._post(Note(self.host, f"{info['start_seconds']:.1f} s passed before Python ran: see the load, "
@@ -173,6 +179,8 @@ class Session:
             threading.Thread(target=self._write_loop, args=(self._pipe,), name=f"writer {self.host}",
                              daemon=True).start()
             self._read_loop(self._pipe, rest)
+        except Exception as error:  # the run waits for a word of this host: a fault must not end the thread without one
+            self._end(self._faulted(error))
         finally:
             with self._condition:
                 self._ended = True
@@ -343,6 +351,10 @@ class Session:
         return self._lost("the connection ended" if status is None else f"the agent ended with status {status}",
                           details=[f"it printed  {line}" for line in lines[-8:]])
 
+    def _faulted(self, error: Exception) -> Message:
+        told = fault_of(self.host, error)
+        return Lost(self.host, told, self._running) if self._connected else Unreachable(self.host, told)
+
     def _lost(self, what: str, found: str | None = None, details: Sequence[str] = ()) -> Message:
         """The session is over before its time; when we were closing it anyhow, that is no loss."""
         if self._closing:
@@ -412,7 +424,10 @@ class Session:
                     beat = time.monotonic() + HEARTBEAT
                     pipe.write(ping)
         except OSError:
-            return  # the reading thread sees the end too, and tells it
+            pipe.close()  # the reading thread sees the end, and tells it
+        except Exception as error:  # as in `_work`
+            self._end(self._faulted(error))
+            pipe.close()
 
     # files and sources
 
@@ -433,34 +448,9 @@ class Session:
                            "error": "it was not among the task's files", "become": request.become if request else None}
                 self._control.append((number, frames.control(refusal, number)))
             else:
-                self._files.append((number, self._file(request, blob)))
+                self._file_number += 1
+                self._files.append((number, frames_of(request, blob, self._file_number)))
             self._condition.notify()
-
-    def _file(self, request: Request, blob: Any) -> Iterator[bytes]:
-        """The frames of a file: its head, then slices. One that cannot be read here is told as such."""
-        self._file_number += 1
-        number = self._file_number
-        head = {"t": "blob", "digest": blob.digest, "size": blob.size, "file": number, "become": request.become}
-        if isinstance(blob.source, bytes):
-            yield frames.control(head, request.id)
-            for start in range(0, len(blob.source), frames.SLICE_BYTES):
-                yield frames.pack(frames.SLICE, number, blob.source[start:start + frames.SLICE_BYTES])
-            return
-        try:
-            handle = Path(blob.source).open("rb")  # noqa: SIM115 - closed by the `with` below
-        except OSError as error:
-            head["error"] = f"{blob.source} cannot be read: {error.strerror or error}"
-            yield frames.control(head, request.id)
-            return
-        with handle:
-            yield frames.control(head, request.id)
-            left = blob.size
-            while left > 0:
-                piece = handle.read(min(left, frames.SLICE_BYTES))
-                # a file that shrank meanwhile is filled up: its digest will not fit, and the host says so
-                piece = piece or b"\0" * min(left, frames.SLICE_BYTES)
-                left -= len(piece)
-                yield frames.pack(frames.SLICE, number, piece)
 
 
 def _task(request: Request, target: Target) -> dict[str, Any]:

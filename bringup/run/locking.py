@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bringup.base.errors import BringupError, LockedError, StepError
-from bringup.base.text import duration, fold_hosts
+from bringup.base.text import fold_hosts
 from bringup.inventory.model import LOCALHOST
 from bringup.run.actions import Call
 from bringup.run.engine import Engine
+from bringup.run.holders import about, step_of, who
 from bringup.run.hosts import UP, HostState, Step
 from bringup.run.waiting import Wait
 
@@ -133,21 +134,21 @@ class LockKeeper:
         previous = raw.get("previous")
         if isinstance(previous, dict):
             jobs = "; its jobs go on" if raw.get("jobs") else ""
-            text = f"goes on where run {previous.get('run')} stopped ({_step(previous)}{jobs})"
+            text = f"goes on where run {previous.get('run')} stopped ({step_of(previous)}{jobs})"
             self.previous.setdefault(text, []).append(host.name)
 
     def _held(self, host: str, raw: dict[str, Any]) -> LockedError:
         record = raw.get("record") or {}
         if raw.get("state") == "unfinished":
             return LockedError(
-                f"run {record.get('run')} of {_who(record)} did not finish here ({_step(record)})", host=host,
+                f"run {record.get('run')} of {who(record)} did not finish here ({step_of(record)})", host=host,
                 details=["nothing was changed", "nobody is at it any more"],
                 next=f"ask them, or clear it: invoke unlock --run {record.get('run')}")
         if raw.get("failed"):
             return LockedError(str(raw.get("msg")), host=host, found=raw.get("found"),
                                details=["nothing was changed"], next=raw.get("next"))
         return LockedError(
-            f"is held by {_who(record)} ({_about(record)})", host=host, details=["nothing was changed"],
+            f"is held by {who(record)} ({about(record)})", host=host, details=["nothing was changed"],
             next=f"follow it: invoke status --run {record.get('run')}")
 
     def at(self, step: str) -> None:
@@ -179,24 +180,3 @@ class Refused(Exception):
     def __init__(self, error: BringupError) -> None:
         super().__init__()
         self.error = error
-
-
-def _who(record: dict[str, Any]) -> str:
-    return str(record.get("operator") or "somebody")
-
-
-def _step(record: dict[str, Any]) -> str:
-    verb = str(record.get("verb") or "")
-    return f"{verb}, {record.get('step')}" if record.get("step") else verb or "no step recorded"
-
-
-def _about(record: dict[str, Any]) -> str:
-    parts = [f"run {record.get('run')}"]
-    if record.get("verb"):
-        parts.append(str(record["verb"]))
-    now = time.time()
-    if isinstance(record.get("since"), (int, float)):
-        parts.append(f"for {duration(max(0.0, now - record['since']))}")
-    if isinstance(record.get("heard"), (int, float)):
-        parts.append(f"last heard {duration(max(0.0, now - record['heard']))} ago")
-    return ", ".join(parts)

@@ -14,7 +14,7 @@ import pytest
 from driven_session import Driven
 
 from bringup.agent import pids
-from bringup.connection.messages import Closed, Finished, Lost, NotRun, Output, Started, Target
+from bringup.connection.messages import Closed, Finished, Lost, NotRun, Output, Started, Target, Unreachable
 from bringup.run.actions import Blob
 
 
@@ -290,3 +290,15 @@ def test_what_runs_when_the_session_is_cut_ends_in_its_own_time(tmp_path: Path) 
         told = second.call("journal", {"run": "cut1", "digests": ["d1", "d2"]})["tasks"]
         assert (told["d1"]["state"], told["d1"]["result"], told["d2"]["state"]) == ("ended", "changed", "unknown")
         second.call("unlock")
+
+
+def test_a_fault_of_ours_ends_the_host_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise KeyError("no such account")
+
+    monkeypatch.setattr("bringup.connection.session.bootstrap.command", broken)
+    with Driven(here(tmp_path / "root")) as driven:
+        message = driven.until(lambda item: isinstance(item, Unreachable))
+    assert isinstance(message, Unreachable)
+    assert "bringup itself failed" in message.error.what
+    assert "KeyError" in str(message.error.found)
