@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,6 +14,9 @@ SLICE = 0.25  # the part of the tests marked `full` that a plain run takes
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a job in the background of a shell ignores it, and so would every program that the tests interrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SEED] = int(os.environ.get("BRINGUP_SEED") or random.SystemRandom().randrange(10**6))
     config.stash[LEFT_ROOT] = 0
     config.stash[LEFT_SLICE] = []
@@ -21,6 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
 SEED = pytest.StashKey[int]()
 LEFT_ROOT = pytest.StashKey[int]()
 LEFT_SLICE = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_one_test() -> Iterator[None]:
+    """What one test taught the scrubber must not mask words of the next."""
+    yield
+    from bringup.base.secrets import SCRUBBER
+
+    SCRUBBER.forget()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -47,6 +47,12 @@ class Scrubber:
                 forms |= _forms_of(part)
             self._forms = sorted(forms, key=len, reverse=True)
 
+    def forget(self) -> None:
+        """Know no secret any more: what follows in this process is another run."""
+        with self._lock:
+            self._known.clear()
+            self._forms = []
+
     def text(self, text: str) -> str:
         """The text with every known secret masked."""
         for form in self._forms:
