@@ -209,8 +209,9 @@ def _disk(given):
             mounts.append((fields[1].replace("\\040", " "), fields[0], fields[2], fields[3]))
     out = []
     for path in given.get("paths", []):
-        there = _existing(path)
-        one = {"path": path, "existing": there, "is_dir": os.path.isdir(path)}
+        full = os.path.expanduser(path)
+        there = _existing(full)
+        one = {"path": path, "existing": there, "is_dir": os.path.isdir(full)}
         try:
             stat = os.statvfs(there)
         except OSError as error:

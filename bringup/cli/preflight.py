@@ -15,37 +15,46 @@ if TYPE_CHECKING:
 TIER = Option("tier", "fast", "fast (seconds, nothing is loaded) or deep", choices=("fast", "deep"))
 ONLY = Option("only", help="a check or a group, as nvlink or net.mtu; commas, and may be given again", many=True)
 RECORD = Option("record", False, "also keep what is found as the inventory's baseline, for later runs to compare with")
+FIX = Option("fix", False, "make the mends that are safe and can be put back, after showing them and asking")
 SKIP = Option("skip", help="the same, left out", many=True)
-REPLAY = Option("replay", help="judge recorded hosts instead: a capture, or a folder of them; may be given again",
+REPLAY = Option("replay", help="judge recorded hosts instead: a capture, a folder of them, a .tar.gz; again for more",
                 many=True)
 
 
-@verb((*COMMON, TIER, ONLY, SKIP, REPLAY, RECORD))
+@verb((*COMMON, TIER, ONLY, SKIP, REPLAY, RECORD, FIX))
 def preflight(options: Options) -> int:
     """Look at every host and at all of them together; say what would break, why, and what mends it."""
     from bringup.preflight.judge import Chosen
 
     chosen = Chosen(options.tier, words(options.only), words(options.skip))
     chosen.select()
+    if options.fix and (options.replay or options.record):
+        from bringup.base.errors import InputError
+
+        raise InputError("--fix goes with neither --replay nor --record", next="record when the hosts are well")
     if options.replay:
         return _replayed(options, chosen)
-    return _run(options, "preflight", {"preflight_tier": chosen.tier, "preflight_only": list(chosen.only),
-                                       "preflight_skip": list(chosen.skip), "preflight_record": options.record})
+    return _run(options, "preflight-fix" if options.fix else "preflight",
+                {"preflight_tier": chosen.tier, "preflight_only": list(chosen.only),
+                 "preflight_skip": list(chosen.skip), "preflight_record": options.record})
 
 
-@verb((*COMMON, TIER, Option("output", help="folder that gets one folder per host")))
+@verb((*COMMON, TIER, Option("output", help="folder that gets one folder per host; or a file ending in .tar.gz"),
+       Option("redact", False, "replace names, addresses, accounts and serial numbers")))
 def capture(options: Options) -> int:
-    """Save the raw outputs of every host, a folder each; nothing but known secrets is masked."""
+    """Save the raw outputs of every host, a folder each; nothing but known secrets is masked without --redact."""
     from bringup.base.errors import InputError
 
     if not options.output:
         raise InputError("capture needs --output DIR", next="invoke capture --output captures/")
-    return _run(options, "capture", {"capture_output": options.output, "capture_tier": options.tier})
+    return _run(options, "capture", {"capture_output": options.output, "capture_tier": options.tier,
+                                     "capture_redact": options.redact})
 
 
 @verb((TIER, ONLY, SKIP, FORMAT))
 def checks(options: Options) -> int:
     """List the checks of preflight: what each reads, requires, by whose word, and what mends it."""
+    from bringup.preflight.fixes import SAFE
     from bringup.preflight.judge import Chosen
 
     tier = "deep" if options.tier == "deep" else "fast"
@@ -53,7 +62,8 @@ def checks(options: Options) -> int:
     if options.format == "json":
         print(json.dumps([
             {"id": one.id, "group": one.group, "platform": one.platform, "tier": one.tier, "requires": one.requires,
-             "source": one.source, "remedy": one.remedy, "reads": list(one.reads),
+             "source": one.source, "remedy": one.remedy,
+             "fix": SAFE[one.id].does if one.id in SAFE else None, "reads": list(one.reads),
              "scope": "host" if one.judge else "hosts"} for one in listed], indent=1))
         return 0
     width = max(len(one.id) for one in listed) if listed else 0
@@ -109,7 +119,7 @@ def _run(options: Options, name: str, extra: dict[str, Any]) -> int:
     from bringup.cli.running import run_playbook
 
     playbook = Project.find().root / "playbooks" / f"{name}.yml"
-    return int(run_playbook(options, playbook, verb=name, extra_vars=extra))
+    return int(run_playbook(options, playbook, verb=name.partition("-")[0], extra_vars=extra))
 
 
 def _views(options: Options) -> list[View]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bringup.preflight.facts import Facts
 from bringup.preflight.gather import Gathered, gather
 from bringup.preflight.judge import Chosen, judge, subject_hosts
 from bringup.preflight.needs import headline, needs_of
+from bringup.preflight.redact import redacted
 from bringup.preflight.registry import View
 from bringup.preflight.replay import without_baseline
 from bringup.preflight.requirement import Need
@@ -40,8 +42,10 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 CAPTURE_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "output": {"type": "path", "required": True},
     "tier": {"type": "str", "default": "fast", "choices": ["fast", "deep"]},
+    "redact": {"type": "bool", "default": False},
 }
-"""Arguments of the module `capture`: the folder on the controller that gets one folder a host."""
+"""Arguments of the module `capture`: the folder (or .tar.gz) on the controller that gets one folder a host; `redact`
+replaces names, addresses, accounts and serial numbers."""
 
 
 def modules() -> list[ModuleSpec]:
@@ -49,6 +53,8 @@ def modules() -> list[ModuleSpec]:
     return [
         ModuleSpec("preflight", ARGUMENTS, fleet_action=preflight, reads_only=True,
                    help="look at every host and at all of them together"),
+        ModuleSpec("mend_hosts", ARGUMENTS, fleet_action=_mend,
+                   help="make the mends that are safe and can be put back, after showing them"),
         ModuleSpec("host_facts", {}, fleet_action=host_facts, reads_only=True,
                    help="the typed facts of every host, as preflight reads them"),
         ModuleSpec("capture", CAPTURE_ARGUMENTS, fleet_action=capture, reads_only=True,
@@ -56,33 +62,54 @@ def modules() -> list[ModuleSpec]:
     ]
 
 
+def _mend(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    from bringup.preflight.mending import mend
+
+    return mend(fleet, args)
+
+
 STEP = "Preflight"
 BLOCKED = "preflight found what blocks"
 """Message of a host's failed result: the run ends with status 4 (FINDING) where that is the cause."""
 
 
-def preflight(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """Ask and judge all hosts; emits Findings and a StageSummary. A host with a blocking finding has a failed result
-    whose data holds `exit_status: 4`. Raises InputError for a plan or a filter that is wrong."""
+@dataclass(frozen=True)
+class Seen:
+    """What a look at all hosts came to."""
+
+    needs: Mapping[str, Need]
+    gathered: Gathered
+    views: Sequence[View]
+    findings: Sequence[Finding]
+
+
+def look(fleet: Fleet, args: Mapping[str, Any]) -> Seen:
+    """Ask and judge all hosts; emits Findings and a StageSummary. Raises InputError for a wrong plan or filter."""
     chosen = Chosen(str(args.get("tier") or "fast"), _words(args.get("only")), _words(args.get("skip")))
     chosen.select()
-    record = bool(args.get("record"))
     begun = time.monotonic()
     needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
     gathered = gather(fleet, needs, tier=chosen.tier)
     views = views_of(gathered.answers, needs, fleet.hosts)
-    if record:
+    if args.get("record"):
         # what is recorded now is not compared with what was recorded before
         views = without_baseline(views)
     findings = [*unreachable(gathered), *judge(views, chosen)]
     title = f"{headline({host: needs[host] for host in fleet.hosts})}     {duration(time.monotonic() - begun)}"
     fleet.emit(Findings(title, tuple(findings), tables(views)))
-    if record:
-        text, path = recorded(views, findings, fleet.project, fleet.inventory)
+    fleet.emit(StageSummary(plural(len(fleet.hosts), "host"), verdict_line(findings)))
+    return Seen(needs, gathered, views, findings)
+
+
+def preflight(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Ask and judge all hosts; record the baseline where that was asked for. A host with a blocking finding has a
+    failed result whose data holds `exit_status: 4`. Raises InputError."""
+    seen = look(fleet, args)
+    if args.get("record"):
+        text, path = recorded(seen.views, seen.findings, fleet.project, fleet.inventory)
         fleet.emit(Note(text))
         fleet.emit(StageSummary("baseline", str(path)))
-    fleet.emit(StageSummary(plural(len(fleet.hosts), "host"), verdict_line(findings)))
-    return {**results(findings, fleet.hosts), **gathered.lost}
+    return {**results(seen.findings, fleet.hosts), **seen.gathered.lost}
 
 
 def tables(views: Sequence[View]) -> dict[str, list[tuple[str, ...]]]:
@@ -160,22 +187,28 @@ def results(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, Resu
 
 
 def capture(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """Save the raw answers of all hosts under `output`, a folder a host. Raises InputError."""
-    folder = Path(str(args["output"])).expanduser()
-    folder = folder if folder.is_absolute() else Path.cwd() / folder
+    """Save the raw answers of all hosts under `output`, a folder a host, or in that archive. Raises InputError."""
+    target = Path(str(args["output"])).expanduser()
+    target = target if target.is_absolute() else Path.cwd() / target
     needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
     gathered = gather(fleet, needs, tier=str(args.get("tier") or "fast"))
     out = dict(gathered.lost)
-    count = 0
-    for host, answers in gathered.answers.items():
-        if "/" in host or host in (".", ".."):
-            raise InputError(f"a folder cannot be named `{host}`", where=str(folder))
-        count += recording.write(folder / host, answers)
-        out[host] = Result(host, "Capture", Status.OK, module="capture",
-                           data={"changed": False, "folder": str(folder / host)})
-    fleet.emit(Note(f"raw outputs as the tools printed them; only secrets known to this run were masked: names, "
-                    f"addresses, serial numbers and command lines are in {folder}", level="warn"))
-    fleet.emit(StageSummary(plural(len(gathered.answers), "host"), f"{plural(count, 'file')} in {folder}"))
+    told: list[str] = []
+    kept = dict(gathered.answers)
+    if args.get("redact"):
+        kept = dict(zip(kept, redacted(kept, told.append), strict=True))
+    with recording.opened(target) as folder:
+        count = 0
+        for host, answers in kept.items():
+            if "/" in answers.host or answers.host in (".", ".."):
+                raise InputError(f"a folder cannot be named `{answers.host}`", where=str(target))
+            count += recording.write(folder / answers.host, answers)
+            out[host] = Result(host, "Capture", Status.OK, module="capture",
+                               data={"changed": False, "folder": str(target / answers.host)})
+    fleet.emit(Note(told[0] if told else
+                    "raw outputs as the tools printed them; only secrets known to this run were masked: names, "
+                    f"addresses, serial numbers and command lines are in {target}", level="warn"))
+    fleet.emit(StageSummary(plural(len(kept), "host"), f"{plural(count, 'file')} in {target}"))
     return out
 
 

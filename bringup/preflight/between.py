@@ -12,7 +12,7 @@ from bringup.preflight.checks.network import is_loopback
 from bringup.preflight.checks.process import Owners
 from bringup.preflight.checks.rdma import carrying
 from bringup.preflight.facts import Facts
-from bringup.preflight.pairs import Pair, again, middle, rounds
+from bringup.preflight.pairs import Pair, again, rounds, sound
 from bringup.preflight.parsers import load
 from bringup.preflight.registry import View
 from bringup.preflight.requirement import Need, limits
@@ -82,7 +82,7 @@ def _speed(one: Mapping[str, Any]) -> float:
 
 
 def _slow_tcp(found: Found) -> list[Pair]:
-    usual = middle([_speed(one) for one in found.values() if _speed(one)])
+    usual = sound([_speed(one) for one in found.values() if _speed(one)])
     return [pair for pair, one in found.items()
             if one.get("error") or (usual is not None and _speed(one) < usual * limits()["pair_share"].number)]
 

@@ -77,7 +77,8 @@ def questions(host: str, need: Need, needs: Mapping[str, Need] | None = None) ->
         name: address for name, address in need.addresses.items() if name in need.nodes}
     peers = {name: address for name, address in mates.items() if name != host and not is_loopback(address)}
     names = [] if is_loopback(need.addresses.get(host, "")) else [host, *(n for n in mates if not is_address(n))]
-    paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm") if path))
+    paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm",
+                                                  f"~{need.login}") if path))
     chosen = {name: value for name, value in need.env.items() if name.startswith("NCCL_") and "$" not in value}
     return Questions(nccl_tests=need.nccl_tests, torch_python=need.torch_python, environment=chosen,
                      names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
@@ -109,6 +110,7 @@ def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
         "rdma_ports": tuple(str(port) for port in ([ports] if isinstance(ports, str) else ports)),
         "accelerators": int(accelerators) if accelerators is not None else None,
         "account": str(variables.get("bringup_account") or ""),
+        "login": str(variables.get("ansible_user") or ""),
         "cpu_variant": str(variables.get("kt_cpu_variant") or ""),
         "tolerance": _percent(variables.get("bringup_baseline_tolerance")),
         "nccl_tests": str(variables.get("bringup_nccl_tests") or ""),

@@ -9,8 +9,12 @@ What is not in it answers as a host without that tool. All of it may be written 
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,9 @@ from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.probes import BY_ID, Probe
 
 FORMAT = 1
+ARCHIVES = (".tar.gz", ".tgz")
+UNPACKED_LIMIT = 2 << 30
+_ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 MANIFEST = "probes.json"
 
 
@@ -128,8 +135,58 @@ def _take(path: Path, manifest: Path) -> str:
         raise InputError(f"names {path.name}: {error.strerror or error}", where=str(manifest)) from None
 
 
+@contextlib.contextmanager
+def opened(target: Path) -> Iterator[Path]:
+    """The folder to write recorded hosts to: `target` itself, or a passing one that becomes the archive `target`.
+
+    Raises InputError.
+    """
+    if not target.name.endswith(ARCHIVES):
+        yield target
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="bringup-capture-") as folder:
+            yield Path(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fresh = target.with_name(target.name + ".new")
+            with tarfile.open(fresh, "w:gz") as archive:
+                for child in sorted(Path(folder).iterdir()):
+                    archive.add(child, child.name)
+            fresh.replace(target)
+    except OSError as error:
+        raise InputError(f"the archive cannot be written: {error.strerror or error}", where=str(target)) from None
+
+
+def _unpacked(path: Path) -> Path:
+    """The folder that an archive was unpacked to: plain files below it only. It goes when the program ends."""
+    room = tempfile.TemporaryDirectory(prefix="bringup-replay-")
+    _ROOMS.append(room)
+    folder, size = Path(room.name), 0
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if not member.isfile() or name.startswith("/") or ".." in Path(name).parts or "\0" in name:
+                    continue
+                size += member.size
+                if size > UNPACKED_LIMIT:
+                    raise InputError("holds more than a capture does", where=str(path), found=f"{size} B")
+                source = archive.extractfile(member)
+                assert source is not None
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(source.read())
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+        raise InputError(f"is no archive that can be read: {error}", where=str(path)) from None
+    return folder
+
+
 def find(path: Path) -> list[Path]:
-    """Recorded hosts at a path: the folder itself, or every folder in it. Raises InputError."""
+    """Recorded hosts at a path: the folder itself, every folder in it, or those of an archive. Raises InputError."""
+    if path.is_file() and path.name.endswith(ARCHIVES):
+        path = _unpacked(path)
+        inner = [child for child in path.iterdir() if child.is_dir()]
+        if len(inner) == 1 and not (inner[0] / MANIFEST).is_file():
+            path = inner[0]
     if (path / MANIFEST).is_file():
         return [path]
     found = sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()) if path.is_dir() else []

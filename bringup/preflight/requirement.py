@@ -111,6 +111,7 @@ class Need:
     privileged: bool = True
     spare: bool = False
     recorded: bool = False
+    login: str = ""
     nccl_tests: str = ""
     torch_python: str = ""
     baseline: Mapping[str, Any] | None = None

@@ -58,6 +58,8 @@ def inodes(view: View) -> list[Outcome]:
     seen = set()
     least = limits()["inodes_free_fail"]
     for path, disk in view.facts.disks.items():
+        if path.startswith("~"):
+            continue
         total, free = int(disk.get("inodes") or 0), int(disk.get("inodes_free") or 0)
         if not total or disk.get("mount") in seen or path in ("/dev/shm", "/tmp"):
             continue  # file systems without a fixed number of inodes say 0
@@ -92,6 +94,21 @@ def weights_room(view: View) -> Outcome:
         return failed(f"{need.model_path}: {size(free)} free, {size(missing)} needed", required=size(missing),
                       found=size(free))
     return passed(f"{size(free)} free for {size(missing)}")
+
+
+@check("disk.home", "the home of the connecting account can be written", reads=("disk.room",),
+       source="tools that it runs keep caches and locks there",
+       remedy="mount it for writing, or set the caches' variables (HF_HOME, TRITON_CACHE_DIR, XDG_CACHE_HOME)")
+def home(view: View) -> Outcome:
+    disk = _disk(view, f"~{view.need.login}")
+    if not disk.get("is_dir"):
+        return skipped("the account has no home here")
+    where = str(disk.get("existing"))
+    if "ro" in str(disk.get("options", "")).split(","):
+        return warned(f"{where} is mounted read-only", found="read-only")
+    if disk.get("writable") is False:
+        return warned(f"{where} cannot be written", found="no right to write")
+    return passed(where)
 
 
 @check("disk.local", "bringup_root lies on a local disk that can be written", reads=("disk.room",),

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bringup.preflight.pairs import blame
 from bringup.preflight.registry import Outcome, View, check, failed, fleet_check, noted, passed, skipped, warned
 from bringup.preflight.unread import Unread
 
@@ -205,11 +206,24 @@ def mtu(views: Sequence[View]) -> Iterable[Outcome]:
         else:
             yield passed(f"MTU {size}", subject=host)
     odd = {host for host, size in own.items() if size != usual}
-    for host, peer, size in broken:
-        if host not in odd and peer not in odd:
-            both = any(a == peer and b == host for a, b, _ in broken)
-            yield failed(f"{size} does not pass, 1500 does", subject=f"{host} > {peer}",
-                         details=("in both directions",) if both else ())
+    sizes = {(host, peer): size for host, peer, size in broken if host not in odd and peer not in odd}
+    asked = [(view.host, peer) for view, peer, _ in _pairs(views) if view.host not in odd and peer not in odd]
+    hosts, pairs = blame(list(sizes), asked)
+    for host in hosts:
+        mine = [pair for pair in sizes if host in pair]
+        size = sizes[mine[0]]
+        yield failed(f"packets of {size} do not pass to or from this host, {_smaller(size)} do", subject=host,
+                     details=("between the others they pass",),
+                     mend=f"the MTU of its switch port, bridge or bond: {size} is set on the host itself")
+    for host, peer in pairs:
+        size = sizes[(host, peer)]
+        yield failed(f"{size} does not pass, {_smaller(size)} does", subject=f"{host} > {peer}",
+                     details=("in both directions",) if (peer, host) in sizes else ())
+
+
+def _smaller(size: int) -> str:
+    """What is asked when a full packet does not pass."""
+    return "1500" if size > 1500 else "84"
 
 
 @fleet_check("net.ports", "the ports that the plan binds can be reached from every host of the replica", tier="deep",

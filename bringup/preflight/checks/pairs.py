@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bringup.base.text import fold_hosts, plural
-from bringup.preflight.pairs import Pair, blame, matrix, middle
+from bringup.preflight.pairs import Pair, blame, matrix
+from bringup.preflight.pairs import sound as best
 from bringup.preflight.registry import Outcome, View, failed, fleet_check, passed, skipped, unknown, warned
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
@@ -43,7 +44,7 @@ def bandwidth(views: Sequence[View]) -> Iterable[Outcome]:
     speeds = {pair: float(one["gbits"]) for pair, one in found.items() if one.get("gbits")}
     by_tcp = any(view.need.transport == "tcp" and view.need.multi_node for view in views)
     make = failed if by_tcp else warned
-    usual = middle(list(speeds.values()))
+    usual = best(list(speeds.values()))
     share = limits()["pair_share"].number
     bad = [pair for pair, speed in speeds.items() if usual is not None and speed < usual * share]
     hosts, pairs = blame(bad, list(speeds))
@@ -74,7 +75,7 @@ def _others(pairs: Iterable[Pair], host: str) -> list[str]:
 def latency(views: Sequence[View]) -> Iterable[Outcome]:
     found, _ = measured(views, "pair.tcp")
     times = {pair: float(one["rtt_us"]) for pair, one in found.items() if one.get("rtt_us")}
-    usual = middle(list(times.values()))
+    usual = best(list(times.values()), less=True)
     limit = limits()["tcp_latency"].number
     bad = [pair for pair, value in times.items() if value > limit and (usual is None or value > 3 * usual)]
     hosts, pairs = blame(bad, list(times))

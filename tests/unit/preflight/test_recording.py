@@ -114,7 +114,8 @@ def test_the_verb_checks() -> None:
     assert text.returncode == 0 and "nvlink.up" in text.stdout and "mend:" in text.stdout
     listed = json.loads(invoke("checks", "--format", "json").stdout)
     assert len(listed) >= 90
-    assert set(listed[0]) == {"id", "group", "platform", "tier", "requires", "source", "remedy", "reads", "scope"}
+    assert set(listed[0]) == {"id", "group", "platform", "tier", "requires", "source", "remedy", "fix", "reads",
+                              "scope"}
 
 
 def test_facts_of_a_recording() -> None:
