@@ -69,7 +69,19 @@ def links_up(view: View) -> Outcome | list[Outcome]:
         count = max(count, len(links.speeds))
     if out:
         return out
+    missing = _unlisted(view)
+    if missing:
+        return unknown(f"nvidia-smi nvlink -s tells of {len(view.facts.nvlinks)} of {missing} GPUs")
     return passed(f"{count} of {count} on each GPU") if count else skipped("these GPUs have no NVLink")
+
+
+def _unlisted(view: View) -> int:
+    """How many GPUs there are where the answer about links tells of fewer; 0 where it tells of all."""
+    try:
+        count = len(view.facts.smi.gpus)
+    except Unread:
+        return 0
+    return count if len(view.facts.nvlinks) < count else 0
 
 
 @check("nvlink.speed", "every NVLink runs at the speed of its kind", platform="nvidia", reads=("nvidia.nvlink",),

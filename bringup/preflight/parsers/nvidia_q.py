@@ -94,6 +94,8 @@ def parse(text: str, *, complete: bool = True) -> SmiLog:
     driver = head.get("KMD Version") or head.get("Driver Version", "")
     cuda = head.get("CUDA UMD Version") or head.get("CUDA Version", "")
     attached = whole(head.get("Attached GPUs", ""))
+    if complete and attached is not None and len(blocks) + len(troubles) < attached:
+        raise Unread(f"nvidia-smi -q stops after {len(blocks)} of {attached} GPUs")
     gpus = tuple(_gpu(number, address, tree) for number, (address, tree) in enumerate(blocks))
     return SmiLog(driver.split(" ")[0], cuda.split(" ")[0], attached if attached is not None else len(gpus), gpus,
                   tuple(troubles))
