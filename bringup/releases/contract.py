@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import FindingError, InputError, StepError, UnreachableError
-from bringup.base.events import Findings, Progress, StageSummary
+from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Result, Status
-from bringup.base.text import plural
+from bringup.base.text import fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases import chosen as chosen_release
+from bringup.releases import storing
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet, ModuleSpec
@@ -26,6 +27,8 @@ SIDE_BY_SIDE = 4
 """Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
 HYBRID = "--data-parallel-hybrid-lb"
 """With it every node of a replica serves."""
+CONTRACT_FAILED = "its contract failed"
+"""How the reason of a release begins that is bad for what it answers."""
 WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
 
 
@@ -40,8 +43,9 @@ def specs() -> list[ModuleSpec]:
 def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120).
 
-    Reads only. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check what
-    does not run yet is unknown, for it cannot be asked.
+    Changes nothing that runs; a release that fails is marked bad in its hosts' stores, one that was bad and passes
+    is good again. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check what does
+    not run yet is unknown, for it cannot be asked, and nothing is marked.
     """
     repeat, timeout = _number(args, "repeat", 3), _number(args, "timeout", 120)
     planned = plan_now(fleet, facts=False)
@@ -76,6 +80,7 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     if found:
         fleet.emit(Findings("contract", tuple(found)))
     bad = [finding for finding in found if finding.blocks]
+    _record(fleet, planned.members, survey, bad, results)
     asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
     if asked:
         names = list(planned.members)
@@ -88,6 +93,29 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                            next="invoke start" if bad[0].check == "contract.running" else
                            "invoke rollback goes back to the last good release; invoke logs shows the engine's side")
     return results
+
+
+def _record(fleet: Fleet, members: Mapping[str, Sequence[str]], survey: Survey, bad: Sequence[Finding],
+            asked: Mapping[str, Result]) -> None:
+    """Write down, on every host that runs it, that a release failed its contract, or that one known bad passes now."""
+    failed = {finding.subject.split()[0] for finding in bad}
+    told = ", ".join(f"{finding.check} on {finding.subject}" for finding in bad
+                     if finding.check != "contract.running")
+    hosts: dict[str, dict[str, list[str]]] = {}
+    for name, nodes in members.items():
+        digest = survey.replicas[name].nodes[nodes[0]].release
+        if digest and nodes[0] in asked:
+            hosts.setdefault(digest, {})[name] = list(nodes)
+    for digest, replicas in hosts.items():
+        every = [host for nodes in replicas.values() for host in nodes]
+        wrong = [host for name, nodes in replicas.items() if name in failed for host in nodes]
+        entry = survey.history.get(digest)
+        if wrong:
+            storing.mark(fleet, digest, wrong, "bad", reason=f"{CONTRACT_FAILED}: {told}")
+        elif entry is not None and entry.state == "bad" and set(entry.bad_on) <= set(every):
+            storing.mark(fleet, digest, every, "good")
+            if not fleet.check:
+                fleet.emit(Note(f"{entry.label} was bad ({entry.reason}) and is good again", fold_hosts(every)))
 
 
 def _what(plan: LaunchPlan) -> str:

@@ -33,7 +33,8 @@ class Entry:
     """A release over all hosts.
 
     `state` is good, bad, left (rolled back from) or untested; `live_at` when it was last switched to (seconds since the
-    epoch), None when it never was. `hosts` hold it, `current_on` use it, `good_on` had it good.
+    epoch), None when it never was. `hosts` hold it, `current_on` use it, `good_on` had it good, on `bad_on` it was last
+    found bad.
     """
 
     digest: str
@@ -48,6 +49,7 @@ class Entry:
     current_on: tuple[str, ...]
     good_on: tuple[str, ...]
     reason: str = ""
+    bad_on: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -121,6 +123,7 @@ def _entry(digest: str, release: Release, stores: Mapping[str, HostStore]) -> En
         tuple(h for h, s in stores.items() if s.current == digest),
         tuple(h for h in stores if any(host == h and e["event"] == "good" for host, e in events)),
         str(judged[-1].get("reason") or "") if judged else "",
+        tuple(h for h in stores if [e["event"] for host, e in events if host == h and e in judged][-1:] == ["bad"]),
     )
 
 

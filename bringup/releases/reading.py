@@ -38,6 +38,10 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     if not history.entries:
         fleet.emit(Note("no release was made here yet; next: invoke provision"))
     fleet.emit(Findings("releases", (), {"releases": rows(history, planned.hosts)}))
+    for entry in history.entries:
+        if entry.state == "bad":
+            fleet.emit(Note(f"{entry.label} is bad: {entry.reason or 'its start failed'}",
+                            level="warn" if entry.current_on else "note"))
     if history.mixed:
         fleet.emit(Note("hosts use different releases: a deploy stopped half way (invoke status)", level="warn"))
     return {}

@@ -133,6 +133,11 @@ def findings(survey: Survey) -> list[Finding]:
     for view in survey.replicas.values():
         out += _of_nodes(view)
         out += _of_replica(view, labels)
+    for entry in survey.history.entries:
+        if entry.state == "bad" and entry.current_on:
+            out.append(Finding("release.bad", fold_hosts(list(entry.current_on)), Verdict.FAIL,
+                               f"{entry.label} is in use and bad: {entry.reason or 'its start failed'}",
+                               mend="invoke rollback goes back to the last good one; invoke verify asks again"))
     if survey.history.mixed:
         groups: dict[str, list[str]] = {}
         for host, digest in survey.history.current.items():

@@ -9,10 +9,10 @@ import pytest
 from test_release_actions import Rig, environments, rig  # noqa: F401 - the fixtures of the releases' tests
 
 from bringup.base.errors import ExitStatus, FindingError
-from bringup.base.events import Findings, StageSummary
+from bringup.base.events import Findings, Note, StageSummary
 from bringup.base.verdicts import Verdict
 from bringup.releases.contract import check_contract
-from bringup.releases.ending import stop_replicas
+from bringup.releases.ending import replica_status, stop_replicas
 
 
 def tell(rig: Rig, fault: str | None) -> None:  # noqa: F811
@@ -45,7 +45,14 @@ def test_the_contract_of_a_started_deployment(rig: Rig) -> None:  # noqa: F811
         [told] = rig.told(Findings)
         bad = {finding.check: finding for finding in told.findings if finding.verdict is Verdict.FAIL}
         assert words in bad[f"contract.{check}"].summary
+        with pytest.raises(FindingError, match=f"r0001 is in use and bad: its contract failed: .*contract.{check} on"):
+            replica_status(rig.run(), {})
     tell(rig, None)
+    check_contract(rig.run(), {})
+    assert "r0001 was bad (its contract failed: " in rig.told(Note)[0].text
+    replica_status(rig.run(), {})
+    check_contract(rig.run(), {})
+    assert not rig.told(Note)
 
     stop_replicas(rig.run(), {})
     with pytest.raises(FindingError, match=r"contract\.running on r1"):

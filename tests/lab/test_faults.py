@@ -102,6 +102,12 @@ def test_a_broken_contract_ends_with_4_and_rollback_mends_it(site: Site, lab: tu
     assert first and first.group(1) == CONTRACT[fault]
     assert "invoke rollback" in done.stdout
     assert not re.search("^ready", done.stdout, re.M)
+    bad = next(row for row in site.data("releases") if row["state"].startswith("current"))
+    assert bad["state"] == "current, bad"
+    assert f"{bad['release']} is bad: its contract failed: {CONTRACT[fault]} on r1" in site.good("releases")
+    status = site.run("status")
+    assert status.returncode == 4, status.stdout
+    assert f"{bad['release']} is in use and bad: its contract failed: {CONTRACT[fault]} on r1" in status.stdout
     back = site.good("rollback", "--yes")
     assert "r0001" in back
     assert answer(lab[1]) == said

@@ -6,6 +6,7 @@ replaced by rename. `<root>/releases/history.json` is a list of events, oldest f
 "reason"}.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -73,12 +74,17 @@ def history(task):
 
 
 def _remember(task, digest, event, **more):
-    events = history(task)
+    """Add an event, one writer at a time: a contract that is asked beside a run marks without that run's lock."""
     entry = {"event": event, "digest": digest, "at": proc.now(), "run": task.run_id, "by": task.args.get("by")}
     entry.update((key, value) for key, value in more.items() if value is not None)
-    events.append(entry)
-    proc.make_folder(os.path.dirname(_history_path(task)))
-    proc.write_json(_history_path(task), events)
+    folder = os.path.dirname(_history_path(task))
+    proc.make_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        proc.write_json(_history_path(task), history(task) + [entry])
+    finally:
+        os.close(descriptor)
 
 
 def current(task):

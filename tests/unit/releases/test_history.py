@@ -99,3 +99,12 @@ def test_named_one_that_a_host_lacks_is_refused() -> None:
     history = merge({"gpu01": store([*live(1), *live(2)], 2), "gpu02": store([*live(1), *live(2)], 2, holds=(2,))})
     with pytest.raises(FindingError, match="not on gpu02"):
         rollback_target(history, HOSTS, "r0001")
+
+
+def test_a_release_is_bad_where_its_contract_failed_last_and_a_rollback_passes_it_over() -> None:
+    history = both([*live(1), *live(2), ("bad", 2)], 2)
+    entry = history.in_use
+    assert entry is not None and (entry.state, entry.bad_on) == ("bad", HOSTS)
+    assert rollback_target(history, HOSTS).entry.number == 1  # type: ignore[union-attr]
+    mended = both([*live(1), *live(2), ("bad", 2), ("good", 2)], 2).in_use
+    assert mended is not None and (mended.state, mended.bad_on) == ("good", ())
