@@ -51,13 +51,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """All answers of one host. `clock` is the host's clock against ours in seconds, with the doubt, where measured."""
+    """All answers of one host. `clock` is the host's clock against ours in seconds, with the doubt, where measured.
+    `site` is what the probes asked about on this host: `root` (bringup_root) and `login` (the connecting account).
+    """
 
     host: str
     items: Mapping[str, Answer] = field(default_factory=dict)
     replayed: str = ""
     clock: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
+    site: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, host: str, answers: Iterable[Answer], *, replayed: str = "") -> Answers:

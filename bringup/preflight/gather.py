@@ -61,6 +61,7 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
         why = refused[host].message.removeprefix("cannot become root: ") if host in refused else ""
         notes = (f"cannot become root: {why}",) if host in refused else ()
         answers[host] = _answers(host, result.data, probes[host], notes, not as_root[host] or host in refused)
+        answers[host] = replace(answers[host], site={"root": needs[host].root, "login": needs[host].login})
     for host, pair in _compared(clocks).items():
         if host in answers:
             answers[host] = replace(answers[host], clock=pair)

@@ -40,7 +40,8 @@ def write(folder: Path, answers: Answers) -> int:
             entry, written = _entry(folder, answer)
             entries.append(entry)
             count += written
-        document = {"format": FORMAT, "host": answers.host, "clock": answers.clock, "probes": entries}
+        document = {"format": FORMAT, "host": answers.host, "clock": answers.clock,
+                    "site": dict(answers.site), "probes": entries}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)) from None
@@ -109,7 +110,9 @@ def read(folder: Path, host: str | None = None) -> Answers:
     answers = [_answer(folder, manifest, entry) for entry in document["probes"]]
     clock = document.get("clock")
     pair = (float(clock[0]), float(clock[1])) if isinstance(clock, list) and len(clock) == 2 else None
-    return Answers(name, {answer.probe: answer for answer in answers}, str(folder), pair)
+    site = document.get("site")
+    return Answers(name, {answer.probe: answer for answer in answers}, str(folder), pair,
+                   site={str(key): str(value) for key, value in site.items()} if isinstance(site, Mapping) else {})
 
 
 def _answer(folder: Path, manifest: Path, entry: Any) -> Answer:
@@ -215,4 +218,4 @@ def merged(recorded: Answers, live: Answers, probes: Sequence[Probe]) -> Answers
     for probe in probes:
         if probe.live:
             items[probe.id] = live.get(probe.id)
-    return Answers(live.host, items, recorded.replayed, live.clock, live.notes)
+    return Answers(live.host, items, recorded.replayed, live.clock, live.notes, live.site)

@@ -52,6 +52,9 @@ class Redactor:
             for account in _HOME.findall(text):
                 if account not in self.accounts and account.lower() not in _KEPT_NAMES:
                     self.accounts[account] = f"user{len(self.accounts) + 1}"
+        login = answers.site.get("login", "")
+        if login and login not in self.accounts and login.lower() not in _KEPT_NAMES:
+            self.accounts[login] = f"user{len(self.accounts) + 1}"
         for probe in ("net.addresses", "net.reach", "net.names"):
             self.addresses.update(_IPV4.findall(answers.get(probe).stdout))
         for text in answers.get("net.hosts_file").files.values():
@@ -60,7 +63,8 @@ class Redactor:
     def answers(self, given: Answers) -> Answers:
         """The host under its stand-in name, every text of it redacted."""
         items = {probe: self._answer(answer) for probe, answer in given.items.items()}
-        return replace(given, host=self.hosts.get(given.host, given.host), items=items)
+        return replace(given, host=self.hosts.get(given.host, given.host), items=items,
+                       site={key: self.text(value) for key, value in given.site.items()})
 
     def _answer(self, answer: Answer) -> Answer:
         return replace(
@@ -82,7 +86,10 @@ class Redactor:
         for names in (self.hosts, self.accounts):
             for name in sorted(names, key=len, reverse=True):
                 if len(name) > 1 and _PLAIN_NAME.match(name) and not _is_address(name):
-                    text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", names[name], text)
+                    # `gpu` may be part of any word, `rack7-gpu01` is a name wherever it stands
+                    telling = len(name) > 4 and any(letter.isdigit() for letter in name)
+                    before, after = ("A-Za-z0-9", "A-Za-z0-9") if telling else (r"\w.-", r"\w-")
+                    text = re.sub(rf"(?<![{before}]){re.escape(name)}(?![{after}])", names[name], text)
         return text
 
     def _number(self, kind: str, value: str, form: str) -> str:
@@ -124,6 +131,8 @@ class Redactor:
         return ":".join([*parts[:4], "0200", "0000", f"{number >> 16:04x}", f"{number & 65535:04x}"])
 
     def _ipv6(self, match: re.Match[str]) -> str:
+        if _GID.fullmatch(match.group(0)):
+            return match.group(0)  # has its stand-in
         try:
             address = ipaddress.IPv6Address(match.group(0))
         except ValueError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup.base.errors import InputError
-from bringup.base.paths import Project
+from bringup.base.paths import DEFAULT_ROOT, Project
 from bringup.base.verdicts import Finding
 from bringup.inventory.model import Inventory
 from bringup.preflight import recording
@@ -21,7 +21,13 @@ from bringup.preflight.requirement import Need
 
 def recorded(paths: Sequence[Path]) -> list[View]:
     """Every recorded host at the paths, without a plan. Raises InputError when a host stands twice."""
-    return [View(facts, Need()) for facts in _facts(paths)]
+    return [View(facts, _bare(facts)) for facts in _facts(paths)]
+
+
+def _bare(facts: Facts) -> Need:
+    """A need without a plan, with the paths that the recording asked about."""
+    site = facts.answers.site
+    return Need(root=site.get("root") or DEFAULT_ROOT, login=site.get("login") or "")
 
 
 def with_inventory(paths: Sequence[Path], inventory: Inventory, project: Project,

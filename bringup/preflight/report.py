@@ -120,7 +120,7 @@ def _matrix(name: str, rows: Sequence[Sequence[str]], width: int) -> list[str]:
     if sum(cells) + 2 * len(cells) + 2 <= width:
         return [name, *("  " + "  ".join(f"{cell:>{cells[index]}}" if index else f"{cell:<{cells[0]}}"
                                          for index, cell in enumerate(row)).rstrip() for row in rows)]
-    out = [f"{name}, the least and the most of each host (the matrix is in --report FILE.html)"]
+    out = [f"{name}, least and most of each host (--report FILE.html has the matrix)"]
     for row in rows[1:]:
         numbers = sorted(float(cell) for cell in row[1:] if cell.replace(".", "", 1).isdigit())
         out.append(f"  {row[0]:<{cells[0]}}  " + (f"{numbers[0]:g} to {numbers[-1]:g}" if numbers else "-"))

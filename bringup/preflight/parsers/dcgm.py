@@ -10,6 +10,8 @@ from typing import Any
 from bringup.preflight.parsers.text import plain
 from bringup.preflight.unread import Unread
 
+_WIDTH = 45
+"""Letters of a message in a line of the table."""
 _RESULTS = ("pass", "fail", "warn", "skip", "not run", "error")
 
 
@@ -69,7 +71,7 @@ def _of_table(text: str) -> dict[str, tuple[str, str]]:
         if left in ("Error", "Warning", "Info"):
             name = name if left != "Error" or name else "Error"
             old = out.get(name, ("error", ""))
-            out[name] = ("error" if left == "Error" else old[0], right)
+            out[name] = ("error" if left == "Error" else old[0], right[:_WIDTH])
         elif left and word in _RESULTS:
             name = left
             out[name] = (word, "" if word == "pass" else right.partition(" - ")[2])
@@ -80,7 +82,7 @@ def _of_table(text: str) -> dict[str, tuple[str, str]]:
                 out[name] = (worst, right.partition(" - ")[2] if worst == word else old[1])
             else:
                 # a long message is broken inside words
-                out[name] = (old[0], old[1] + right)
+                out[name] = (old[0], old[1] + right[:_WIDTH])
     ended = bool(re.search(r"\n\+-+\+-+\+\s*$", "\n" + text.rstrip()))
     if out and not ended and all(word in ("pass", "skip", "not run") for word, _ in out.values()):
         raise Unread("the diagnosis stops half way")
