@@ -64,6 +64,7 @@ class Elevated(object):
         self._asked = False
         self._fed = False
         self._said = time.time()
+        self.heard = time.time()
 
     def start(self, deadline):
         """Start sudo; the loop then watches out_fd and err_fd."""

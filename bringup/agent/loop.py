@@ -166,8 +166,10 @@ class Agent(Tasks):
     def tick(self):
         now = time.time()
         if now >= self.next_beat:
-            self.next_beat = now + float(self.hello.get("heartbeat", 5.0))
-            self.send({"t": "hb"})
+            beat = float(self.hello.get("heartbeat", 5.0))
+            self.next_beat = now + beat
+            if not self.waits_for_a_frozen_child(now - 2.5 * beat):
+                self.send({"t": "hb"})
             for child in self.children.values():
                 child.send(frames.control({"t": "ping", "heard": self.record_heard}))
         if self.cut_at is None and now - self.heard > float(self.hello.get("silence", 60.0)):
@@ -189,6 +191,11 @@ class Agent(Tasks):
         self.tend_current(now)
         if self.cut_at is not None and self.current is None and not self.ending:
             self.done = True
+
+    def waits_for_a_frozen_child(self, since):
+        """The task under way is with a child that gave no sign since then: no beat, for it may never end."""
+        child = self.current["child"] if self.current is not None else None
+        return child is not None and child.state == "up" and child.heard < since
 
     def tend_current(self, now):
         if self.ending is not None:
@@ -351,6 +358,7 @@ class Agent(Tasks):
         except (Closed, frames.BadFrame):
             self.child_gone(child)
             return
+        child.heard = time.time()
         for kind, number, payload in received:
             if kind != frames.CONTROL:
                 self.up.send(frames.pack(kind, number, payload))
@@ -414,6 +422,8 @@ class Agent(Tasks):
         self.queue.clear()
         self.up.close()
         self.up.broken = True
+        if self.lock is not None:
+            self.lock.write_record(cut=round(self.cut_at, 3))  # the same command typed again waits for us
         if self.current is not None and self.current["kind"] == "builtin":
             self.current["flow"].close()
             self.current = None

@@ -312,6 +312,9 @@ class Engine:
             if not waiting and batch.release():
                 continue
             self.receive(self._patience(active))
+        self.pump(lambda: all(self.state(name).recovering is None for name in batch.flows))
+        for name in batch.flows:
+            self.taker.lose_idle(self.state(name), batch)
         batch.judge()
         self.batch = None
 

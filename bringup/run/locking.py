@@ -106,7 +106,7 @@ class LockKeeper:
             self._locked(host, raw)
         elif state == "unavailable":
             unavailable.setdefault(str(raw.get("reason")), []).append(host.name)
-        elif state == "held" and not wait and self._is_own_and_silent(raw.get("record") or {}):
+        elif state == "held" and not wait and self._is_own_and_cut_off(raw.get("record") or {}):
             run = (raw.get("record") or {}).get("run")
             self.run.note(f"your run {run} was cut off here; waiting for its agent to end, {SILENT_ENDS:.0f} s at most",
                           host.name, "warn")
@@ -117,11 +117,11 @@ class LockKeeper:
             host.lock_error = StepError(str(raw.get("msg") or "the lock cannot be taken"), host=host.name,
                                         expected=raw.get("expected"), found=raw.get("found"), next=raw.get("next"))
 
-    def _is_own_and_silent(self, record: dict[str, Any]) -> bool:
-        """True for a holder of this operator on this machine that has not heard its controller for a while."""
+    def _is_own_and_cut_off(self, record: dict[str, Any]) -> bool:
+        """True for a holder of this operator on this machine whose controller is gone, or was not heard for a while."""
         heard = record.get("heard")
-        return ((record.get("operator"), record.get("machine")) == self.identity and isinstance(heard, (int, float))
-                and time.time() - heard > SILENT_AFTER)
+        silent = isinstance(heard, (int, float)) and time.time() - heard > SILENT_AFTER
+        return (record.get("operator"), record.get("machine")) == self.identity and (silent or "cut" in record)
 
     def _plain(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
         """A host that the run to be taken over never reached is locked as usual."""
@@ -170,8 +170,10 @@ class LockKeeper:
                                    ignore_errors=True)
                 host.locked = False
                 steps.append(step)
-        if steps:
-            self.run.pump(lambda: all(step.answered for step in steps), time.monotonic() + seconds)
+        if steps and not self.run.pump(lambda: all(step.answered for step in steps), time.monotonic() + seconds):
+            silent = [step.link_host for step in steps if not step.answered]
+            self.run.note(f"no answer for {seconds:.0f} s when the lock was given up; its agent gives it up when it "
+                          f"has not heard this run for a minute", fold_hosts(silent), "warn")
 
 
 class Refused(Exception):

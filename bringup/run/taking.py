@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import BringupError, ExitStatus, LockedError
+from bringup.base.errors import BringupError, ExitStatus, LockedError, UnreachableError
 from bringup.base.events import TaskEnded
-from bringup.base.results import Status
+from bringup.base.results import Result, Status
 from bringup.playbook.model import Task
 from bringup.playbook.templating import Layer, Pending, Scope
-from bringup.run.hosts import HostState, Step, Unit
+from bringup.run.hosts import LOST, HostState, Step, Unit
 from bringup.run.outcome import combined, raw_error, result_of
 
 if TYPE_CHECKING:
+    from bringup.run.batch import Batch
     from bringup.run.engine import Engine
     from bringup.run.flow import Flow
 
@@ -227,6 +228,19 @@ class Taker:
             if not result.rescued:
                 self.run.statuses.add(ExitStatus(int((unit.raw or {}).get("exit_status", ExitStatus.STEP))))
             flow.batch.failed(host.name, fatal=self._fatal(flow, unit), rescued=result.rescued)
+
+    def lose_idle(self, host: HostState, batch: Batch) -> None:
+        """Tell at the play's end of a host that was lost behind its last task: no task of it does."""
+        if host.state != LOST or host.gone or self.run.halted is not None:
+            return
+        host.gone = True
+        host.recap["unreachable"] += 1
+        self.run.statuses.add(ExitStatus.UNREACHABLE)
+        batch.failed(host.name, fatal=batch.any_errors_fatal, rescued=False)
+        error = host.error or UnreachableError("the session has ended")
+        self.run.emit(TaskEnded(Result(
+            host.name, "", Status.LOST, message=f"{error.what}; its tasks of this play were done before",
+            found=error.found, output=tuple(error.details), next=error.next)))
 
     def _fatal(self, flow: Flow, unit: Unit) -> bool:
         own = unit.task.keywords.any_errors_fatal

@@ -186,3 +186,15 @@ def test_an_agent_of_ours_without_a_controller_is_waited_for(start: Start, tmp_p
     seen = start(QUICK)
     assert seen.status == 0
     assert f"your run {held['run']} was cut off here; waiting" in seen.notes
+
+
+def test_the_same_command_after_a_killed_controller_waits_and_goes_on(start: Start, tmp_path: Path) -> None:
+    process = other_run(tmp_path, 4, hosts="a,b")
+    run = str((record(tmp_path) or {})["run"])
+    process.kill()
+    process.communicate()
+    seen = start(QUICK, hosts="a,b")
+    assert seen.status == 0, str(seen.error)
+    assert f"a your run {run} was cut off here; waiting" in seen.notes
+    assert f"goes on where run {run} stopped" in seen.notes
+    assert not (tmp_path / "behind").exists()

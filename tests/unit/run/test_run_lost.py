@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -26,14 +27,18 @@ def no_python(folder: Path, name: str) -> str:
     return f"    {name}: {{ansible_python_interpreter: /no/python, bringup_root: {folder}/{name}}}\n"
 
 
-def cut_after(seconds: float, how: str = "close") -> object:
+def cut_after(seconds: float, how: str = "close", pids: list[int] | None = None) -> object:
+    pids = pids if pids is not None else []
+
     def prepare(run: Run) -> None:
         def cut() -> None:
             link = run.engine.hosts["a"].link
             if how == "close":
                 link._pipe.close()  # type: ignore[union-attr]
             else:
-                link._pipe._process.send_signal(signal.SIGKILL)  # type: ignore[union-attr]
+                sent = signal.SIGSTOP if how == "stop" else signal.SIGKILL
+                link._pipe._process.send_signal(sent)  # type: ignore[union-attr]
+                pids.append(link._pipe._process.pid)  # type: ignore[union-attr]
 
         threading.Timer(seconds, cut).start()
 
@@ -164,3 +169,61 @@ def test_a_host_that_does_not_come_back_is_lost(start: Start, tmp_path: Path, mo
     assert seen.states("a") == [("first", "changed"), ("long", "lost")]
     assert seen.states("b")[-1] == ("behind", "changed")
     assert seen.status == 3
+
+
+def gone_for_good(seconds: float) -> object:
+    """Host a is cut after so long and cannot be connected again."""
+    def prepare(run: Run) -> None:
+        cut_after(seconds)(run)  # type: ignore[operator]
+        linker = run.engine.linker
+        made: list[str] = []
+
+        def once(host: str) -> object:
+            made.append(host)
+            if made.count("a") > 1 and host == "a":
+                raise UnreachableError("gone", host=host)
+            return linker(host)
+
+        run.engine.linker = once  # type: ignore[assignment]
+
+    return prepare
+
+
+@pytest.mark.parametrize("seconds", [2, 4])
+def test_an_idle_host_that_is_lost_behind_its_last_task_is_told_at_the_end(
+        start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    monkeypatch.setattr("bringup.run.recovery.RETRY_FOR", 1.0)
+    text = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {{name: first, command: "true"}}
+    - {{name: long on b, command: "sleep {seconds}", when: inventory_hostname == 'b'}}
+"""
+    seen = start(text, hosts="a,b", prepare=gone_for_good(1.0))
+    assert seen.states("a") == [("first", "changed"), ("long on b", "skipped"), ("", "lost")]
+    assert "its tasks of this play were done before" in seen.result("").message
+    assert seen.states("b")[-1] == ("long on b", "changed")
+    assert seen.recap["a"]["unreachable"] == 1
+    assert seen.status == 3
+
+
+def test_a_frozen_agent_is_lost_the_others_finish_and_the_next_run_completes(
+        start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.connection.session.HEARTBEAT", 0.5)
+    monkeypatch.setattr("bringup.connection.session.LOST_AFTER", 2.0)
+    monkeypatch.setattr("bringup.run.recovery.GRACE", 1.0)
+    text = LONG % ("", tmp_path / "behind")
+    stopped: list[int] = []
+    try:
+        seen = start(text, hosts="a,b", prepare=cut_after(1.0, "stop", stopped))
+        assert seen.states("a") == [("first", "changed"), ("long", "lost")]
+        assert "no heartbeat for 2 s" in seen.result("long").message
+        assert seen.states("b")[-1] == ("behind", "changed")
+        assert seen.status == 3
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    again = start(text, hosts="a,b")
+    assert again.status == 0
+    assert again.states("a")[-1] == ("behind", "changed")
