@@ -25,14 +25,15 @@ _OWN: tuple[str, ...] = (
 
 
 class ModuleTable(Mapping[str, "ModuleSpec"]):
-    """Modules by each of their names. Our own rooms are imported when a name is asked for that is no general one."""
+    """Modules by each of their names. A general one is imported when it is asked for, our own rooms when a name is
+    asked for that is no general one."""
 
     def __init__(self) -> None:
-        from bringup.run.modules.specs import general_modules
+        from bringup.run.modules.specs import general_names
 
+        self._general = general_names()
         self._found: dict[str, ModuleSpec] = {}
         self._complete = False
-        self._add(general_modules())
 
     def _add(self, specs: Iterable[ModuleSpec]) -> None:
         for spec in specs:
@@ -41,13 +42,20 @@ class ModuleTable(Mapping[str, "ModuleSpec"]):
 
     def _all(self) -> dict[str, ModuleSpec]:
         if not self._complete:
+            from bringup.run.modules.specs import general_modules
+
             self._complete = True
+            self._add(general_modules())
             for place in _OWN:
                 module, _, function = place.partition(":")
                 self._add(getattr(importlib.import_module(module), function)())
         return self._found
 
     def __getitem__(self, name: str) -> ModuleSpec:
+        if name not in self._found and name in self._general:
+            from bringup.run.modules.specs import general_module
+
+            self._add([general_module(self._general[name])])
         return self._found[name] if name in self._found else self._all()[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
 
@@ -16,6 +17,8 @@ def namespace() -> Collection:
 
     A verb named `group.verb` goes into the collection `group`.
     """
+    # a verb makes many objects that last and few circles: the usual 700 has Python look for them all the time
+    gc.set_threshold(50_000, 20, 100)
     root = Collection()
     groups: dict[str, Collection] = {}
     for verb in sorted(_verbs(), key=lambda v: str(v.name)):

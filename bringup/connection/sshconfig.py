@@ -258,6 +258,8 @@ def _pattern_list(text: str, value: str) -> bool:
 
 def matches(pattern: str, text: str) -> bool:
     """OpenSSH's patterns: `*` and `?`, nothing else."""
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == text
     expression = "".join(".*" if letter == "*" else "." if letter == "?" else re.escape(letter) for letter in pattern)
     return re.fullmatch(expression, text, re.DOTALL) is not None
 

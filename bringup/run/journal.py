@@ -76,19 +76,34 @@ def prune(runs: Path) -> None:
         folder.rmdir()
 
 
+_fields: dict[type, tuple[str, ...]] = {}
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass, none for another type."""
+    found = _fields.get(kind)
+    if found is None:
+        found = tuple(item.name for item in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+        _fields[kind] = found
+    return found
+
+
 def _shown(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if isinstance(value, Origin):
-            return str(value)
+    kind = type(value)
+    if kind is str or kind is float or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, Origin):
+        return str(value)
+    if names := _names(kind):
         out: dict[str, Any] = {}
-        for item in dataclasses.fields(value):
-            found: Any = getattr(value, item.name)
-            if item.name == "data":
+        for name in names:
+            found: Any = getattr(value, name)
+            if name == "data":
                 out["digest"] = _digest(found)
-            elif item.name == "diff":
+            elif name == "diff":
                 out["differs"] = bool(found)
             elif found not in (None, (), "", {}, False):
-                out[item.name] = _shown(found)
+                out[name] = _shown(found)
         return out
     if isinstance(value, enum.Enum):
         return value.value

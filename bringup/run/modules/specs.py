@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 from bringup.run.actions import HostAction, HostResult, ModuleSpec
@@ -84,9 +85,27 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 _COLLECTIONS: Mapping[str, str | None] = {"sysctl": "ansible.posix", "host_setting": None}
 
 
+def general_names() -> dict[str, str]:
+    """Every name of a general module and the one that general_module() takes."""
+    out = {name: row[0] for row in _HOST for name in _names_of(row[0])}
+    return out | {name: spec.name for spec in _controller_modules() for name in (spec.name, *spec.aliases)}
+
+
+@cache
+def general_module(name: str) -> ModuleSpec:
+    """A general module by its own name. Imports its host half for the table of arguments."""
+    row = next((row for row in _HOST if row[0] == name), None)
+    return _host_module(*row) if row else next(spec for spec in _controller_modules() if spec.name == name)
+
+
 def general_modules() -> list[ModuleSpec]:
-    """The general modules, by name. Imports the host halves for their tables, so call it when a playbook is read."""
-    out = [_host_module(*row) for row in _HOST]
+    """All general modules."""
+    return [general_module(name) for name in dict.fromkeys(general_names().values())]
+
+
+@lru_cache(maxsize=1)
+def _controller_modules() -> list[ModuleSpec]:
+    out = []
     for name, table, text in (
         ("debug", DEBUG, "print a text or a value"),
         ("set_fact", SET_FACT, "set variables of the host"),
@@ -99,11 +118,14 @@ def general_modules() -> list[ModuleSpec]:
     return out
 
 
-def _host_module(name: str, agent: str, reads_only: bool, text: str) -> ModuleSpec:
-    module = importlib.import_module(f"bringup.agent.modules.{agent}")
+def _names_of(name: str) -> tuple[str, ...]:
     names = (name, *_ALIASES.get(name, ()))
     collection = _COLLECTIONS.get(name, "ansible.builtin")
-    qualified = tuple(f"{collection}.{one}" for one in names) if collection else ()
+    return (*names, *(f"{collection}.{one}" for one in names)) if collection else names
+
+
+def _host_module(name: str, agent: str, reads_only: bool, text: str) -> ModuleSpec:
+    module = importlib.import_module(f"bringup.agent.modules.{agent}")
     return ModuleSpec(
         name,
         module.ARGUMENTS,
@@ -111,7 +133,7 @@ def _host_module(name: str, agent: str, reads_only: bool, text: str) -> ModuleSp
         free_form=getattr(module, "FREE_FORM", None),
         host_action=_host_action(name),
         host_result=_host_result(name),
-        aliases=(*names[1:], *qualified),
+        aliases=_names_of(name)[1:],
         reads_only=reads_only,
         help=text,
     )
