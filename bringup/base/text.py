@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 _ALIKE = str.maketrans({"l": "1", "i": "1", "o": "0", "_": "-"})
+_NEAR = 0.66
+"""Likeness of two names, 0 to 1: `wbe` is near `web` (0.67), `nope` is not near `ungrouped` (0.62)."""
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
 
 
@@ -16,7 +18,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     for other in names:
         if other != name and _look(other) == _look(name):
             return other
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
     return found[0] if found else None
 
 

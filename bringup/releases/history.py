@@ -83,7 +83,7 @@ class History:
         near = nearest(wanted, labels)
         raise InputError(f"no release is named `{name}`" if not found else f"`{name}` fits {len(found)} releases",
                          expected=", ".join(labels[-8:]) or "none was made here yet",
-                         next=f"--to {near}" if near else "invoke releases")
+                         next=f"nearest: {near}" if near else "invoke releases")
 
     def get(self, digest: str | None) -> Entry | None:
         """The entry with this whole digest."""

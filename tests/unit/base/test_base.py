@@ -91,6 +91,10 @@ def test_sizes_and_names() -> None:
     assert size(17) == "17 B"
     assert nearest("workes", ["workers", "head"]) == "workers"
     assert nearest("zzz", ["workers"]) is None
+    for name, known in (("nope", "ungrouped"), ("nothere", "rignore")):
+        assert nearest(name, [known]) is None
+    for name, known in (("gpu3", "gpu03"), ("templte", "template"), ("glm51-vlm", "glm51-vllm"), ("wbe", "web")):
+        assert nearest(name, ["all", known, "ungrouped"]) == known
     assert printable("a\x1b[0m\tb") == "a\\x1b[0m\tb"
 
 

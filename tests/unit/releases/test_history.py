@@ -76,6 +76,8 @@ def test_an_unknown_name_is_input_with_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         rollback_target(both(CASE, 4), HOSTS, "r0009")
     assert "r0004" in str(caught.value.expected)
+    # release.diff says the same, and has no --to
+    assert caught.value.next == "nearest: r0004"
 
 
 def test_a_digest_names_it_too() -> None:
