@@ -431,6 +431,8 @@ _QUESTIONS = {
     "copies": questions_load.copies,
     "diagnosis": questions_load.diagnosis,
     "disk_read": questions_load.disk_read,
+    "ready": questions_load.ready,
+    "replica": questions_load.replica,
     "listen": questions_pair.listen,
     "dial": questions_pair.dial,
     "perftest": questions_pair.perftest,

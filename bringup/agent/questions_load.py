@@ -5,6 +5,7 @@ where torch out of an environment does the work. Python 3.6; the scripts run und
 """
 
 import glob
+import json
 import os
 import re
 import shutil
@@ -22,9 +23,10 @@ _DEVICE = re.compile(r"^/dev/nvidia\d+$")
 ALL_REDUCE = r'''
 import os, sys, time
 rank, world, port, largest = (int(word) for word in sys.argv[1:5])
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+head, device = sys.argv[5], int(sys.argv[6])
+os.environ.update(MASTER_ADDR=head, MASTER_PORT=str(port))
 import torch, torch.distributed as dist
-torch.cuda.set_device(rank)
+torch.cuda.set_device(device)
 dist.init_process_group("nccl", rank=rank, world_size=world)
 def say(text):
     if rank == 0:
@@ -32,7 +34,7 @@ def say(text):
 say("# nThread 1 nGpus 1 by torch %s, nccl %s, in place only" % (
     torch.__version__, ".".join(str(part) for part in torch.cuda.nccl.version())))
 for number in range(world):
-    say("#  Rank %2d device %2d %s" % (number, number, torch.cuda.get_device_name(number)))
+    say("#  Rank %2d device %2d %s" % (number, number % torch.cuda.device_count(), torch.cuda.get_device_name(device)))
 half = "   time   algbw   busbw #wrong"
 say("#       size         count      type   redop    root" + half + half)
 size, bad = 64 << 20, 0
@@ -181,6 +183,8 @@ def _outputs(commands, seconds, environment=None):
             texts.append(sink.read(8 << 20).decode("utf-8", "replace"))
         first = texts[0]
         for number, text in enumerate(texts[1:], 1):
+            # of the others the way to their partners, and why they failed
+            first += "".join(line + "\n" for line in text.splitlines() if " via " in line or "nvls channels" in line)
             if codes[number]:
                 first += text[-2000:]
         bad = [code for code in codes if code is not None and code != 0]
@@ -263,9 +267,32 @@ def collective(given):
     if python is None:
         return _skip("no all_reduce_perf here, and no Python with torch")
     port = str(_free_port())
-    rc, text = _outputs([[python, "-c", ALL_REDUCE, str(rank), str(count), port, str(largest)]
+    rc, text = _outputs([[python, "-c", ALL_REDUCE, str(rank), str(count), port, str(largest), "127.0.0.1", str(rank)]
                          for rank in range(count)], seconds, environment)
     return {"rc": rc, "stdout": "# %s\n%s" % (python, text)}
+
+
+def ready(given):
+    """Whether this host can take part in a collective over several hosts: its devices, and the Python with torch."""
+    reason = busy(given)
+    if reason:
+        return _skip(reason)
+    count, python = _count(), torch_python(given)
+    if not count or python is None:
+        return _skip("no device file" if not count else "no Python with torch")
+    return {"rc": 0, "stdout": json.dumps({"count": count, "python": python}, sort_keys=True) + "\n"}
+
+
+def replica(given):
+    """This host's part of an all-reduce over several hosts by torch: ranks from `first` on, of `world`."""
+    reason = busy(given)
+    if reason:
+        return _skip(reason)
+    first, count = int(given["first"]), int(given["count"])
+    words = [str(given["world"]), str(given["port"]), str(int(given.get("largest", 4 << 30))), str(given["head"])]
+    rc, text = _outputs([[str(given["python"]), "-c", ALL_REDUCE, str(first + number)] + words + [str(number)]
+                         for number in range(count)], float(given.get("seconds", 200)), _environment(given))
+    return {"rc": rc, "stdout": "# %s\n%s" % (given["python"], text)}
 
 
 def copies(given):
@@ -302,7 +329,6 @@ def diagnosis(given):
 
 def disk_read(given):
     """Speed of reading the largest file of a folder past the page cache: bytes, seconds, direct."""
-    import json
     import mmap
 
     folder, wanted = str(given.get("path") or ""), int(given.get("bytes", 2 << 30))

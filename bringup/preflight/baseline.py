@@ -50,6 +50,7 @@ _MEASURED: Mapping[str, Callable[[View], Any]] = {
     "RDMA ports": lambda view: sum(1 for port in view.facts.rdma if port.active),
     "RDMA Gb/s": lambda view: sum(port.rate for port in view.facts.rdma if port.active and port.rate),
     "all-reduce busbw GB/s": lambda view: view.facts.all_reduce.largest.busbw,
+    "all-reduce over the replica GB/s": lambda view: view.facts.replica_run.largest.busbw,
     "copy to device GB/s": lambda view: view.facts.copies["host_to_device_memcpy_ce"].least[1],
     "copy from device GB/s": lambda view: view.facts.copies["device_to_host_memcpy_ce"].least[1],
     "copy between devices GB/s": lambda view: view.facts.copies["device_to_device_memcpy_read_ce"].least[1],

@@ -312,6 +312,16 @@ class Facts:
         return load.collective(text)
 
     @cached_property
+    def replica_run(self) -> load.Collective:
+        """The all-reduce over the hosts of a replica, as its head saw it. Raises Unread."""
+        answer = self.answers.get("load.replica")
+        text = self.answers.text("load.replica", any_status=True)
+        if answer.rc:
+            raise Unread(f"the all-reduce over the replica ended with {answer.rc}: "
+                         f"{answer.stderr or load.complaint(text.splitlines())}")
+        return load.collective(text)
+
+    @cached_property
     def copies(self) -> Mapping[str, load.Bandwidths]:
         """Bandwidths between host and devices, and between devices."""
         return load.nvbandwidth(self.answers.text("load.copies"))

@@ -16,6 +16,7 @@ from bringup.preflight.between import measure
 from bringup.preflight.deep import load
 from bringup.preflight.needs import questions
 from bringup.preflight.probes import Probe, Questions, chosen
+from bringup.preflight.replicas import over_replicas
 from bringup.preflight.requirement import Need
 from bringup.run.actions import Call, Fleet
 
@@ -67,7 +68,9 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
             answers[host] = replace(answers[host], clock=pair)
     merged = {host: recording.merged(recorded[host], answers[host], probes[host]) if host in recorded else answers[host]
               for host in answers}
-    return Gathered(measure(fleet, needs, load(fleet, needs, merged)) if tier == "deep" else merged, lost)
+    if tier != "deep":
+        return Gathered(merged, lost)
+    return Gathered(over_replicas(fleet, needs, measure(fleet, needs, load(fleet, needs, merged))), lost)
 
 
 def _recording(fleet: Fleet, host: str) -> Path:

@@ -228,7 +228,8 @@ PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, 
 """Every probe that preflight knows, in the order of a capture."""
 
 BETWEEN: tuple[Probe, ...] = (Probe("pair.tcp", ask="dial", tier="deep"),
-                              Probe("pair.rdma", ask="perftest", tier="deep"))
+                              Probe("pair.rdma", ask="perftest", tier="deep"),
+                              Probe("load.replica", ask="replica", tier="deep", platform="nvidia"))
 """What between.py puts together out of many calls: an answer for each host, by partner."""
 
 BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in (*PROBES, *BETWEEN)}

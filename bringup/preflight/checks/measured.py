@@ -78,6 +78,34 @@ def transport(view: View) -> Outcome:
     return passed(shown)
 
 
+@check("collective.replica", "an all-reduce over the hosts of a replica goes by RDMA and reaches its line",
+       platform="nvidia", tier="deep", reads=("load.replica",), source="NCCL's log; hardware profile: across",
+       remedy="NCCL_IB_HCA, NCCL_IB_GID_INDEX, rdma.*; NCCL_DEBUG=INFO says which way was taken")
+def over_replica(view: View) -> Outcome:
+    run = view.facts.replica_run
+    trouble = _trouble(run)
+    if trouble is not None:
+        return trouble
+    speed, nodes = run.largest.busbw, len(view.need.nodes)
+    assert speed is not None
+    nets = sorted(name for name in run.transports if name.startswith("NET/"))
+    text = (f"{speed:.1f} GB/s busbw over {run.ranks} devices of {nodes} hosts at {size(run.largest.size)}, "
+            f"{', '.join(nets) or 'the way is not in the log'}")
+    data = {"busbw": speed, "devices": run.ranks, "hosts": nodes, "transport": nets}
+    meant = view.need.transport == "tcp"
+    if "NET/Socket" in nets and not meant:
+        return failed(text, required="NET/IB", found="NET/Socket", data=data,
+                      details=("sockets where RDMA was wanted: slower by a hundred",))
+    if not nets:
+        return unknown(text, data=data)
+    profile = view.profile
+    line = profile.across if profile is not None and nodes > 1 and run.ranks >= nodes * profile.count.number else None
+    if line is None or meant:
+        return noted(f"{text}; no line is known for this", data=data)
+    make = failed if speed < line.number else passed
+    return make(text, required=f"{line.number:g} GB/s", found=f"{speed:.1f} GB/s", source=line.source, data=data)
+
+
 @check("copy.host", "copies between host and each device reach their line", platform="nvidia", tier="deep",
        reads=("load.copies",), source="hardware profile: host_copy",
        remedy="PCIe generation and width under load (pcie.*), NUMA binding, ACS")
