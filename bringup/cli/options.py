@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -128,7 +129,18 @@ class Verb(Task):  # type: ignore[misc]
         print()
 
 
-class _Positional(Argument):  # type: ignore[misc]
+class _Value(Argument):  # type: ignore[misc]
+    """A flag. Invoke's parser copies every flag of every verb in depth; only lists are ever changed in place."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Value:
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                setattr(made, name, list(value))
+        return made
+
+
+class _Positional(_Value):
     """A value without a flag. Invoke would take `--help` for it, as it takes the next word whatever it is."""
 
     def __init__(self, show_help: Callable[[], None], **given: Any) -> None:
@@ -151,8 +163,7 @@ def _argument(option: Option, owner: Verb) -> Argument:
     attr_name = option.key if option.key != option.name else None
     given: dict[str, Any] = {"names": names, "attr_name": attr_name, "kind": kind, "default": default,
                              "help": option.help, "positional": option.positional}
-    # a function, not a method: the parser makes deep copies of its arguments
-    return _Positional(lambda: owner.show_help(), **given) if option.positional else Argument(**given)
+    return _Positional(owner.show_help, **given) if option.positional else _Value(**given)
 
 
 def verb(options: Sequence[Option] = (), *, name: str | None = None) -> Callable[[Body], Verb]:
