@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -113,3 +114,55 @@ def test_a_wrong_sudo_password_is_told_once_for_each_host(boot: Callable[..., Cl
     assert "folder" in done.stdout
     (tmp_path / "word").write_text(machines.password + "\n")
     assert run([*command, "--become-password-file", str(tmp_path / "word")], tmp_path).returncode == 0
+
+
+def wait_for_sleep(cluster: Cluster, seconds: int) -> None:
+    """Until the long task is under way on every machine."""
+    until = time.monotonic() + 60
+    for machine in cluster.machines:
+        while machine.inside(f"pgrep -f '^sleep {seconds}'", check=False).returncode:
+            assert time.monotonic() < until, f"the long task does not begin on {machine.name}"
+            time.sleep(0.1)
+
+
+def test_a_killed_controller_and_the_same_command_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    for machine in cluster.machines:
+        machine.inside("rm -rf /srv/run-test")
+    command = write(cluster, tmp_path / "p", PLAY.replace("sleep 3", "sleep 8"))
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "BRINGUP_PROJECT": str(tmp_path)})
+    wait_for_sleep(cluster, 8)
+    first.kill()
+    first.wait()
+    again = run(command, tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "was cut off here; waiting for its agent to end" in again.stdout
+    assert "goes on where run" in again.stdout
+    for machine in cluster.machines:
+        assert cluster.testinfra(machine, sudo=True).file("/srv/run-test/by-ops").exists
+        assert machine.inside("pgrep -f '^sleep 8'", check=False).returncode == 1
+
+
+def test_a_frozen_agent_under_sudo_is_lost_and_the_next_run_completes(cluster: Cluster, tmp_path: Path) -> None:
+    """Only the agent under sudo is stopped: the one that it speaks to lives and knows that it says nothing."""
+    for machine in cluster.machines:
+        machine.inside("rm -rf /srv/run-test")
+    command = write(cluster, tmp_path / "p", PLAY.replace("sleep 3", "sleep 9"))
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env={**os.environ, "BRINGUP_PROJECT": str(tmp_path)})
+    frozen = cluster.machines[1]
+    wait_for_sleep(cluster, 9)
+    pid = json.loads(frozen.inside("cat /opt/bringup/state/run.json").stdout)["pid"]
+    frozen.inside(f"kill -STOP {pid}")
+    try:
+        out = first.communicate(timeout=180)[0]
+    finally:
+        first.kill()
+        frozen.inside(f"kill -CONT {pid}", check=False)
+    assert first.returncode == 3, out
+    assert f"LOST    {frozen.name}" in out
+    assert "no heartbeat for 15 s" in out
+    assert cluster.machines[0].inside("cat /srv/run-test/handled").stdout == "once\n"
+    again = run(command, tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert cluster.testinfra(frozen, sudo=True).file("/srv/run-test/by-ops").exists
