@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bringup.base.errors import BringupError, InputError
+from bringup.base.errors import BringupError, ExitStatus, InputError
 from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
@@ -105,7 +105,8 @@ def _from_here(work: _Work, plans: Mapping[str, Sequence[Planned]], told: Callab
 def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """FleetAction of `verify_environments`: prove again what is there, every recorded hash included; changes nothing.
 
-    What is found is emitted as Findings; a host with findings has a failed result with `findings` in its data.
+    What is found is emitted as Findings; a host with findings, or where nothing can be proven, has a failed result
+    that ends the run with 4.
     """
     work = _Work(fleet, args)
     results, plans = work.plan("verify_environments")
@@ -123,15 +124,17 @@ def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, R
         ]
         findings += mine
         if mine:
-            results[host] = replace(results[host], status=Status.FAILED, message=mine[0].summary,
-                                    expected=mine[0].required, found=mine[0].found, next="invoke env.build")
+            # each is told by its finding; the result says what follows
+            results[host] = replace(results[host], status=Status.FAILED, next="invoke env.build",
+                                    message=f"{plural(len(mine), 'finding')} in its environments")
         else:
             findings += [
                 Finding(f"environment.{name}", host, Verdict.PASS, "; ".join(told.get("proven") or []))
                 for name, told in sorted((result.data.get("environments") or {}).items())
             ]
     fleet.emit(Findings("environments", tuple(findings)))
-    return results
+    return {host: replace(result, data={**result.data, "exit_status": int(ExitStatus.FINDING)})
+            if result.status is Status.FAILED else result for host, result in results.items()}
 
 
 def find_environments(fleet: Fleet, names: Sequence[str] = ()) -> dict[str, dict[str, FoundEnvironment]]:

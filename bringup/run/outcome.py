@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,8 @@ def result_of(host: str, unit: Unit, raw: Mapping[str, Any], *, step: Step | Non
         seconds=seconds,
         message=CENSORED if hidden and (failed or gone) else message,
         expected=None if hidden else _text(raw.get("expected")) or (error.expected if error else None),
-        found=None if hidden else _text(raw.get("found")) or (error.found if error else None),
+        found=None if hidden else _text(raw.get("found")) or (error.found if error else None) or (
+            _exit_status(raw) if failed else None),
         output=() if hidden or not (failed or gone) else tuple(_output(raw, step, error)),
         next=None if hidden else _text(raw.get("next")) or (error.next if error else None),
         data={"censored": CENSORED, "changed": bool(raw.get("changed"))} if hidden else raw,
@@ -119,6 +121,19 @@ def _output(raw: Mapping[str, Any], step: Step | None, error: BringupError | Non
     if not lines and step is not None:
         lines += list(step.output)[-TAIL_LINES:]
     return lines
+
+
+def _exit_status(raw: Mapping[str, Any]) -> str | None:
+    """How a command of the task ended, when it ended badly: `exit status 2`, `ended by signal SIGKILL`."""
+    rc = raw.get("rc")
+    if not isinstance(rc, int) or rc == 0 or not raw.get("cmd"):
+        return None
+    if rc > 0:
+        return f"exit status {rc}"
+    try:
+        return f"ended by signal {signal.Signals(-rc).name}"
+    except ValueError:
+        return f"ended by signal {-rc}"
 
 
 def _text(value: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -371,6 +372,9 @@ def test_through_the_verbs_over_ssh(tmp_path: Path) -> None:
         (site / "sitecustomize.py").write_text("")
         found = invoke("env.verify", "--env", "lab-legacy")
         assert found.returncode == 4 and "sitecustomize.py" in found.stdout, found.stdout + found.stderr
+        assert "stopped by a finding (4)" in found.stdout and "a step failed" not in found.stdout
+        summaries = re.findall(r"^FAIL .*?environment\.\S+ +(\S.*)$", found.stdout, re.M)
+        assert summaries and all(found.stdout.count(text) == 1 for text in summaries), found.stdout
         mended = invoke("env.build", "--env", "lab-legacy")
         assert mended.returncode == 0 and "built on lab-w1" in mended.stdout
         assert invoke("env.verify", "--env", "lab-legacy").returncode == 0

@@ -18,6 +18,7 @@ from bringup.connection.messages import Request
 from bringup.run.actions import Call, Fleet, ModuleSpec
 from bringup.run.batch import batches
 from bringup.run.plays import Run
+from bringup.ui.failures import failure_blocks
 
 
 def watch(sent: list[list[Request]]) -> Any:
@@ -350,3 +351,19 @@ def test_variables_of_a_fleet_action_are_rendered(start: Start, monkeypatch: pyt
     seen = start(text)
     assert got == {"deep": {"x": [5]}, "none": None, "there": True}
     assert "nope" in seen.result("meets").message
+
+
+@pytest.mark.parametrize(("task", "found", "last"), [
+    ("command: \"sh -c 'echo out; echo err >&2; exit 2'\"", "exit status 2", ("out", "err")),
+    ("shell: 'seq 30; exit 7'", "exit status 7", ("29", "30")),
+    ("shell: 'echo dying; kill -9 $$'", "ended by signal SIGKILL", ("dying",)),
+])
+def test_a_failed_command_says_how_it_ended_and_what_it_said_last(start: Start, task: str, found: str,
+                                                                   last: tuple[str, ...]) -> None:
+    seen = start(f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: fails\n      {task}\n")
+    result = seen.result("fails")
+    assert result.found == found
+    assert result.output[-len(last):] == last
+    [block] = failure_blocks([result])
+    assert f"        found     {found}" in block
+    assert block[-1] == f"        | {last[-1]}"
