@@ -16,11 +16,14 @@ from bringup.base.errors import StepError
 from bringup.base.paths import Project
 from bringup.lab.machines import LabFolder, Machine
 from bringup.lab.models import write_models
-from bringup.lab.processes import Process, alive, end, read, recorded, stop_recorded, with_token
+from bringup.lab.processes import Process, alive, end, marked, read, recorded, stop_recorded, with_token
 from bringup.lab.state import LabState, load, spawn, supervisor_of
 
 START_SECONDS = 20.0
 """How long a supervisor may take until its servers listen; under 1 s is usual."""
+
+ROUNDS = 3
+"""Looks for processes of the lab while it is taken down: one that is ended may have started another just before."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +77,38 @@ def down(project: Project, *, purge: bool = False) -> Down:
     """
     folder = LabFolder.of(project)
     if not folder.root.is_dir():
-        return Down(False, (), (), False)
+        # somebody removed the folder under a lab: its engines are known by their mark
+        engines = marked(_machines(folder))
+        left = end(engines)
+        return Down(False, tuple(process for process in engines if process not in left), tuple(left), False)
     with _locked(folder):
         state = load(folder)
         ran = state is not None and state.running
         ended = [process for machine in _folders(folder) for process in stop_recorded(machine)]
-        own = [process for process in _own(folder) if state is None or process.pid != state.pid]
-        left = end(own)
-        ended += [process for process in own if process not in left]
         supervisor = read(state.pid) if ran and state is not None else supervisor_of(folder)
+        left = _end_own(folder, supervisor, ended)
         if supervisor is not None:
             ran = True
             left += end([supervisor])
+            left += [process for process in _end_own(folder, supervisor, ended) if process not in left]
         if purge and left:
             raise StepError("the lab's folder is kept: processes in it would not end", where=str(folder.root),
                             details=[f"{process.pid}  {process.command[:100]}" for process in left])
         if purge:
             shutil.rmtree(folder.root)
     return Down(ran, tuple(ended), tuple(left), purge)
+
+
+def _end_own(folder: LabFolder, supervisor: Process | None, ended: list[Process]) -> list[Process]:
+    """End the lab's processes besides its supervisor, and those that they started meanwhile. Returns what lives on."""
+    left: list[Process] = []
+    for _ in range(ROUNDS):
+        own = [process for process in _own(folder) if supervisor is None or process.pid != supervisor.pid]
+        if not own or own == left:
+            break
+        left = end(own)
+        ended += [process for process in own if process not in left and process not in ended]
+    return left
 
 
 def status(project: Project) -> LabStatus:
@@ -130,8 +147,8 @@ def _start(folder: LabFolder) -> LabState:
 
 
 def _own(folder: LabFolder) -> list[Process]:
-    """Processes that are provably the lab's: recorded with pid and start time, or carrying its token."""
-    found: dict[int, Process] = {}
+    """Processes that are provably the lab's: recorded with pid and start time, carrying its token, or marked."""
+    found: dict[int, Process] = {process.pid: process for process in marked(_machines(folder))}
     for machine in _folders(folder):
         found.update((process.pid, process) for process in recorded(machine))
     if folder.token.is_file():
@@ -142,7 +159,11 @@ def _own(folder: LabFolder) -> list[Process]:
 
 
 def _folders(folder: LabFolder) -> list[Path]:
-    return sorted(folder.machine("x").parent.glob("*"))
+    return sorted(_machines(folder).glob("*"))
+
+
+def _machines(folder: LabFolder) -> Path:
+    return folder.machine("x").parent
 
 
 def _belongs(process: Process, machine: Machine) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,13 +65,26 @@ def alive(pid: int, start: int) -> bool:
 def with_token(token: str) -> list[Process]:
     """All processes of this user whose environment holds the lab's token, oldest first."""
     wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    return _where(lambda variables: wanted in variables)
+
+
+def marked(machines: Path) -> list[Process]:
+    """Engine processes of machines under this folder by the mark in their environment, oldest first.
+
+    An engine starts with a clean environment, without the lab's token; its mark begins with its machine's folder.
+    """
+    wanted = f"{proc.MARK}={machines}/".encode()
+    return _where(lambda variables: any(variable.startswith(wanted) for variable in variables))
+
+
+def _where(fits: Callable[[list[bytes]], bool]) -> list[Process]:
     found = []
     for entry in _pids():
         try:
             environment = Path(f"/proc/{entry}/environ").read_bytes()
         except OSError:
             continue
-        if wanted in environment.split(b"\0"):
+        if fits(environment.split(b"\0")):
             process = read(entry)
             if process is not None:
                 found.append(process)
