@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_here import asks_ansible
 from answers import inventory as ansible_says
 
 from bringup.base.errors import InputError
@@ -154,6 +155,7 @@ def test_the_verb_prints_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@asks_ansible
 @pytest.mark.parametrize("seed", range(12))
 def test_random_inventories_are_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from random_inventory import write

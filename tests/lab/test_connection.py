@@ -361,6 +361,12 @@ def test_a_proxy_command(server: SshServer) -> None:
         assert driven.call("ping", timeout=30)["ping"] == "pong"
 
 
+def _sshd_below(pid: int) -> list[int]:
+    """The processes of sshd that serve connections: for an ordinary user the one with the socket is a grandchild."""
+    found = subprocess.run(["pgrep", "-P", str(pid), "sshd"], capture_output=True, text=True).stdout.split()
+    return [*map(int, found), *(below for child in found for below in _sshd_below(int(child)))]
+
+
 def test_a_dropped_connection_is_lost_and_the_journal_knows_the_rest(server: SshServer, tmp_path: Path) -> None:
     done = tmp_path / "done"
     driven = Driven(server.target(), run_id="cut")
@@ -369,9 +375,8 @@ def test_a_dropped_connection_is_lost_and_the_journal_knows_the_rest(server: Ssh
     request = driven.request("shell", {"cmd": f"sleep 1; touch {done}"}, digest="abc")
     driven.submit(request)
     driven.until(lambda item: isinstance(item, Started) and item.id == request.id)
-    children = subprocess.run(["pgrep", "-P", str(server.process.pid)],  # type: ignore[union-attr]
-                              capture_output=True, text=True, check=True).stdout.split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    for pid in _sshd_below(server.process.pid):  # type: ignore[union-attr]
+        os.kill(pid, signal.SIGKILL)
     lost = driven.end(10)
     assert isinstance(lost, Lost) and lost.running == request.id
     with Driven(server.target(), run_id="next") as again:

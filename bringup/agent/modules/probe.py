@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import time
@@ -106,8 +107,16 @@ def _start(probe, environment):
             name, given = str(probe.get("ask")), probe.get("with") or {}
             child.fork(lambda: questions.answer(name, given))
     except OSError as error:
-        child.refuse(error)
+        child.refuse(error, _is_nowhere(probe, error))
     return child
+
+
+def _is_nowhere(probe, error):
+    """A name that no folder of PATH holds. The kernel says "permission denied" when one of them may not be read."""
+    if error.errno == errno.ENOENT:
+        return True
+    argv = probe.get("argv") or [""]
+    return error.errno == errno.EACCES and "/" not in str(argv[0]) and shutil.which(str(argv[0])) is None
 
 
 class _Child(object):
@@ -246,10 +255,10 @@ class _Child(object):
         return {"id": self.id, "rc": self.rc, "stdout": "", "stderr": "", "timed_out": self.timed_out,
                 "missing": False, "truncated": self.truncated, "seconds": round(time.monotonic() - self.started, 3)}
 
-    def refuse(self, error):
+    def refuse(self, error, missing):
         self.answer = self._frame()
-        self.answer["rc"] = 127 if error.errno == errno.ENOENT else 126
-        self.answer["missing"] = error.errno == errno.ENOENT
+        self.answer["rc"] = 127 if missing else 126
+        self.answer["missing"] = missing
         self.answer["stderr"] = error.strerror or str(error)
 
 

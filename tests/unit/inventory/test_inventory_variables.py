@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_here import asks_ansible
 
 from bringup.base.errors import InputError
 from bringup.base.secrets import SCRUBBER, Secret
@@ -95,6 +96,7 @@ def _encrypt(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@asks_ansible
 def test_what_ansible_vault_writes_is_read(read, tmp_path) -> None:
     """A vaulted file and a vaulted variable, with and without a vault id, made by ansible-vault itself."""
     (tmp_path / "one").write_text("first password\n")

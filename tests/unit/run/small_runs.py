@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,4 +57,5 @@ Start = Callable[..., Seen]
 
 def inventory_text(folder: Path, names: str) -> str:
     hosts = "".join(f"    {name}: {{bringup_root: {folder}/{name}}}\n" for name in names.split(","))
-    return f"all:\n  vars: {{ansible_connection: local, here: {folder}}}\n  hosts:\n{hosts}"
+    own = "" if os.geteuid() == 0 else ", bringup_privileged: false"  # an ordinary user may not become root here
+    return f"all:\n  vars: {{ansible_connection: local, here: {folder}{own}}}\n  hosts:\n{hosts}"
