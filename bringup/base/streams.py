@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from types import TracebackType
 from typing import TextIO
 
 
@@ -17,6 +20,41 @@ def silence(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def end_quietly_without_reader() -> None:
+    """From now on a program whose standard output lost its reader (`invoke --list | head -1`) ends without a word.
+
+    Verbs see to that themselves; this is for what is printed around them: lists and helps.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, BrokenPipeError) and not _has_reader(sys.stdout):
+            silence(sys.stdout)
+        else:
+            before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(_flush)
+
+
+def _flush() -> None:
+    """What is still buffered, before Python flushes it and complains."""
+    with contextlib.suppress(ValueError):
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence(sys.stdout)
+
+
+def _has_reader(stream: TextIO) -> bool:
+    try:
+        watch = select.poll()
+        watch.register(stream.fileno(), 0)
+        return not watch.poll(0)
+    except (OSError, ValueError):
+        return True
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pkgutil
 from invoke import Collection
 
 import bringup.cli
+from bringup.base.streams import end_quietly_without_reader
 from bringup.cli.options import Verb
 
 
@@ -19,6 +20,7 @@ def namespace() -> Collection:
     """
     # a verb makes many objects that last and few circles: the usual 700 has Python look for them all the time
     gc.set_threshold(50_000, 20, 100)
+    end_quietly_without_reader()
     root = Collection()
     groups: dict[str, Collection] = {}
     for verb in sorted(_verbs(), key=lambda v: str(v.name)):

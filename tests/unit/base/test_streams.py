@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from bringup.base.events import Note
 from bringup.ui.layout import Layout
 from bringup.ui.plain import Plain
@@ -37,3 +39,27 @@ def test_a_run_goes_on_when_its_reader_leaves() -> None:
         for _ in range(3):
             plain(Note("still at it"))
         assert plain.deaf
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("line", ["invoke --list", "invoke preflight --help", "bringup --list", "bringup --help"])
+def test_a_list_or_a_help_whose_reader_left_ends_without_a_word(line: str, unbuffered: str) -> None:
+    program, *words = line.split()
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([str(Path(sys.executable).parent / program), *words], stdout=writing, text=True,
+                              stderr=subprocess.PIPE, cwd=Path(__file__).parents[3], timeout=20, check=False,
+                              env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+    finally:
+        os.close(writing)
+    assert done.stderr == ""
+
+
+def test_another_broken_pipe_is_told() -> None:
+    code = ("from bringup.base.streams import end_quietly_without_reader\n"
+            "end_quietly_without_reader()\nraise BrokenPipeError('of a socket')\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False,
+                          cwd=Path(__file__).parents[3])
+    assert done.returncode == 1
+    assert "of a socket" in done.stderr
