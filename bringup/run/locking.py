@@ -21,6 +21,12 @@ SILENT_AFTER = 20.0
 SILENT_ENDS = 75.0
 """Seconds in which an agent without a controller ends: 60 of silence, and some to end its task."""
 
+TELL_AFTER = 1.0
+"""Seconds of waiting for another run after which a person is told what is waited for."""
+
+TAKE_OVER_WAIT = 120.0
+"""Seconds that a run has to come to the end of its task when it is taken over."""
+
 
 class LockKeeper:
     """Takes and gives up the locks. `open` is True when changes may begin; `refused` says who holds a host.
@@ -88,13 +94,12 @@ class LockKeeper:
         module = "take_over" if self.take_over else "lock"
         args: dict[str, Any] = {"verb": self.verb, "step": self.step, "wait": wait}
         if self.take_over:
-            args["run"] = self.take_over
+            args.update(run=self.take_over, timeout=TAKE_OVER_WAIT)
         step = Step()
         self.run.send_step(None, None, step, Call(module, args, become=self.accounts.get(host.name), changes=False),
                            host, ignore_errors=True)
         self.run.flush(host)
-        while not step.answered:
-            yield
+        yield from self._answer(step, host.name)
         if step.lost is not None:
             return
         raw = step.raw or {}
@@ -116,6 +121,18 @@ class LockKeeper:
         else:
             host.lock_error = StepError(str(raw.get("msg") or "the lock cannot be taken"), host=host.name,
                                         expected=raw.get("expected"), found=raw.get("found"), next=raw.get("next"))
+
+    def _answer(self, step: Step, host: str) -> Iterator[None]:
+        """Wait for the host; a run that is taken over may have a long task to end, and that is said."""
+        tell_at = time.monotonic() + TELL_AFTER if self.take_over else None
+        while not step.answered:
+            if tell_at is not None and time.monotonic() >= tell_at:
+                self.run.note(f"run {self.take_over} is asked to stop at the end of its task; waiting for that, "
+                              f"{TAKE_OVER_WAIT:.0f} s at most", host)
+                tell_at = None
+            elif tell_at is not None:
+                self.run.wake_at(tell_at)
+            yield
 
     def _is_own_and_cut_off(self, record: dict[str, Any]) -> bool:
         """True for a holder of this operator on this machine whose controller is gone, or was not heard for a while."""

@@ -85,11 +85,12 @@ def test_ctrl_c_leaves_no_lock_and_no_process(tmp_path: Path) -> None:
 
 
 def test_taking_a_living_run_over(start: Start, tmp_path: Path) -> None:
-    process = other_run(tmp_path, 2, hosts="a")
+    process = other_run(tmp_path, 4, hosts="a")
     run = str((record(tmp_path) or {})["run"])
     seen = start(QUICK, take_over=run)
     assert seen.states() == [("quick", "changed")]
     assert seen.status == 0
+    assert f"a run {run} is asked to stop at the end of its task; waiting for that, 120 s at most" in seen.notes
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 5, out
     assert "took this run over" in out
