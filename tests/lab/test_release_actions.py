@@ -22,6 +22,7 @@ from bringup.base.paths import Project
 from bringup.base.results import Status
 from bringup.environments.build import build_environments
 from bringup.inventory.load import load_inventory
+from bringup.lab.processes import end, marked
 from bringup.releases.choosing import choose_release, switch_release
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.making import make_release
@@ -126,6 +127,8 @@ def rig(tmp_path: Path, environments: Path) -> Iterator[Rig]:
     made = Rig(tmp_path, environments)
     yield made
     stop_replicas(made.run(), {})
+    # replicas of another cut than the last one's are not in that plan
+    assert end(marked(tmp_path / "hosts")) == []
 
 
 def test_the_second_run_changes_nothing_and_restarts_nothing(rig: Rig) -> None:
