@@ -13,6 +13,7 @@ from bringup.base.text import fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases import chosen as chosen_release
 from bringup.releases import storing
+from bringup.releases.history import CONTRACT_FAILED
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet, ModuleSpec
@@ -27,8 +28,6 @@ SIDE_BY_SIDE = 4
 """Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
 HYBRID = "--data-parallel-hybrid-lb"
 """With it every node of a replica serves."""
-CONTRACT_FAILED = "its contract failed"
-"""How the reason of a release begins that is bad for what it answers."""
 WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
 
 

@@ -10,6 +10,9 @@ from bringup.base.errors import FindingError, InputError
 from bringup.base.text import fold_hosts, nearest
 from bringup.releases.document import Release, number_text
 
+CONTRACT_FAILED = "its contract failed"
+"""How the reason of a release begins that is bad for what it answers, not for how it starts."""
+
 
 @dataclass(frozen=True)
 class HostStore:

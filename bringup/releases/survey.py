@@ -10,7 +10,7 @@ from bringup.base.results import Result
 from bringup.base.text import duration, fold_hosts
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.document import short
-from bringup.releases.history import History, HostStore, merge
+from bringup.releases.history import CONTRACT_FAILED, History, HostStore, merge
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import how_it_ended
@@ -134,9 +134,10 @@ def findings(survey: Survey) -> list[Finding]:
         out += _of_nodes(view)
         out += _of_replica(view, labels)
     for entry in survey.history.entries:
-        if entry.state == "bad" and entry.current_on:
+        # one that is bad because it did not start shows in its processes, or runs by now
+        if entry.state == "bad" and entry.current_on and entry.reason.startswith(CONTRACT_FAILED):
             out.append(Finding("release.bad", fold_hosts(list(entry.current_on)), Verdict.FAIL,
-                               f"{entry.label} is in use and bad: {entry.reason or 'its start failed'}",
+                               f"{entry.label} is in use and bad: {entry.reason}",
                                mend="invoke rollback goes back to the last good one; invoke verify asks again"))
     if survey.history.mixed:
         groups: dict[str, list[str]] = {}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bringup.releases.history import History
+from bringup.releases.document import Release
+from bringup.releases.history import Entry, History
 from bringup.releases.starting import decide
 from bringup.releases.survey import Node, ReplicaView, Survey, findings
 from bringup.serving.probing import Probe
@@ -72,3 +73,13 @@ def test_a_restart_replaces_what_serves_and_starts_what_does_not_run() -> None:
     assert decide(view(node("g1"), node("g2")), A, {"g1": A, "g2": A}, restart=True).what == "replace"
     stopped = view(node("g1", "stopped"), node("g2", "stopped"), probe=None)
     assert decide(stopped, A, {"g1": A, "g2": A}, restart=True).what == "start"
+
+
+@pytest.mark.parametrize(("reason", "wrong"), [
+    ("its contract failed: contract.tools.structured on r1", [("release.bad", "g[1-2]")]),
+    ("g2: a port is taken", []),  # it serves by now: what kept it from starting is past
+])
+def test_a_release_in_use_that_failed_its_contract_is_named(reason: str, wrong: list[tuple[str, str]]) -> None:
+    entry = Entry(A, 2, Release({}, {}), "bad", 1.0, "ops", 2.0, None, ("g1", "g2"), ("g1", "g2"), (), reason)
+    survey = Survey({"r1": view(node("g1"), node("g2"))}, History((entry,), {"g1": A, "g2": A}), {})
+    assert [(f.check, f.subject) for f in findings(survey) if f.blocks] == wrong
