@@ -83,11 +83,7 @@ def transport(view: View) -> Outcome:
        remedy="NCCL_IB_HCA, NCCL_IB_GID_INDEX, rdma.*; NCCL_DEBUG=INFO says which way was taken")
 def over_replica(view: View) -> Outcome:
     run = view.facts.replica_run
-    trouble = _trouble(run)
-    if trouble is not None:
-        return trouble
-    speed, nodes = run.largest.busbw, len(view.need.nodes)
-    assert speed is not None
+    speed, nodes = run.largest.busbw or 0.0, len(view.need.nodes)
     nets = sorted(name for name in run.transports if name.startswith("NET/"))
     text = (f"{speed:.1f} GB/s busbw over {run.ranks} devices of {nodes} hosts at {size(run.largest.size)}, "
             f"{', '.join(nets) or 'the way is not in the log'}")
@@ -96,6 +92,10 @@ def over_replica(view: View) -> Outcome:
     if "NET/Socket" in nets and not meant:
         return failed(text, required="NET/IB", found="NET/Socket", data=data,
                       details=("sockets where RDMA was wanted: slower by a hundred",))
+    trouble = _trouble(run)
+    if trouble is not None:
+        small = meant and run.concluded and not run.wrong and run.largest.size < LEAST_SIZE
+        return noted(f"{text}: too small to judge by", data=data) if small else trouble
     if not nets:
         return unknown(text, data=data)
     profile = view.profile

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_hosts import HERE, PLANNED, SAMPLES, bad, by_check, change, findings_of, healthy, sample
+from preflight_hosts import HERE, PLANNED, SAMPLES, bad, by_check, change, findings_of, fleet, healthy, sample
 
 from bringup.base.verdicts import Finding, Verdict
 from bringup.preflight import recording
@@ -234,3 +235,34 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").write_bytes((REAL / "h200x1-580-idle.tar.gz").read_bytes()[:4000])
     with pytest.raises(InputError, match=r"x\.tar\.gz|archive"):
         recording.find(tmp_path / "x.tar.gz")
+
+
+def over_replica(text: str, **more: Any) -> Finding:
+    answers, needs = fleet(["gpu01", "gpu02"])
+    answers["gpu01"] = change(answers["gpu01"], "load.replica", text)
+    given = {host: replace(need, **more) for host, need in needs.items()}
+    found = [one for one in by_check(findings_of(answers, given, DEEP), "collective.replica")
+             if one.subject == "gpu01"]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_sockets_where_rdma_was_wanted_fail() -> None:
+    text = sample("torch/all_reduce-h200-2hosts-sockets.txt")
+    run = load.collective(text)
+    assert (run.ranks, run.largest.size, run.largest.out_of_place, run.largest.in_place) == (2, 4 << 30, None, 1.86)
+    assert run.transports == {"NET/Socket"} and run.by == "torch 2.11.0+cu130"
+    found = over_replica(text)
+    assert found.verdict is Verdict.FAIL and "NET/Socket" in found.summary and found.required == "NET/IB"
+    assert over_replica(text, transport="tcp").verdict is Verdict.NOTE
+    cut = "\n".join(line for line in text.splitlines() if "4294967296" not in line and "1073741824 " not in line)
+    assert over_replica(cut).verdict is Verdict.FAIL
+    assert over_replica(cut, transport="tcp").verdict is Verdict.NOTE
+
+
+@pytest.mark.parametrize(("busbw", "via", "verdict"), [
+    (375.0, "NET/IB/0/GDRDMA", Verdict.PASS), (180.0, "NET/IB/0/GDRDMA", Verdict.FAIL),
+    (375.0, "P2P/CUMEM", Verdict.UNKNOWN), (9.0, "NET/Socket/0", Verdict.FAIL),
+])
+def test_two_whole_hosts_against_their_line(busbw: float, via: str, verdict: Verdict) -> None:
+    assert over_replica(run_of(16, busbw, via=via)).verdict is verdict
