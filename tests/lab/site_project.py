@@ -36,6 +36,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        os.environ.pop("BRINGUP_LAB", None)  # its lab lies in its own folder
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("tasks.py", "bringup", "playbooks", "roles"):
             (folder / name).symlink_to(REPOSITORY / name)
