@@ -44,29 +44,9 @@ def listen(given):
 
     def serve(sock):
         sock.settimeout(max(0.1, until - time.time()))
-        buffer = bytearray(1 << 20)
-        total = 0
-        try:
-            kind = sock.recv(1)
-            if kind == b"p":
-                while True:
-                    data = sock.recv(64)
-                    if not data:
-                        break
-                    sock.sendall(data)
-            else:
-                while True:
-                    got = sock.recv_into(buffer)
-                    if not got:
-                        break
-                    total += got
-                sock.sendall(b"%d\n" % total)
-        except OSError:
-            pass
-        finally:
-            sock.close()
-            with guard:
-                came[0] += total
+        total = _serve(sock)
+        with guard:
+            came[0] += total
 
     accepted = 0
     try:
@@ -86,6 +66,30 @@ def listen(given):
     for thread in threads:
         thread.join(max(0.0, until - time.time()))
     return _tree({"bytes": came[0], "connections": accepted})
+
+
+def _serve(sock):
+    """Echo small messages, or swallow a stream and answer with its size. The bytes of the stream."""
+    total = 0
+    try:
+        if sock.recv(1) == b"p":
+            data = sock.recv(64)
+            while data:
+                sock.sendall(data)
+                data = sock.recv(64)
+            return 0
+        buffer = bytearray(1 << 20)
+        got = sock.recv_into(buffer)
+        while got:
+            total += got
+            got = sock.recv_into(buffer)
+        sock.sendall(b"%d\n" % total)
+    except OSError:
+        # a stream that broke off: the dialling side says so
+        return total
+    finally:
+        sock.close()
+    return total
 
 
 def dial(given):

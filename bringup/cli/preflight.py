@@ -51,14 +51,14 @@ def capture(options: Options) -> int:
                                      "capture_redact": options.redact})
 
 
-@verb((TIER, ONLY, SKIP, FORMAT))
+@verb((Option("tier", "deep", "deep: all checks; fast: those of the fast tier", choices=("fast", "deep")), ONLY, SKIP,
+       FORMAT))
 def checks(options: Options) -> int:
     """List the checks of preflight: what each reads, requires, by whose word, and what mends it."""
     from bringup.preflight.fixes import SAFE
     from bringup.preflight.judge import Chosen
 
-    tier = "deep" if options.tier == "deep" else "fast"
-    listed = Chosen(tier, words(options.only), words(options.skip)).select()
+    listed = Chosen(options.tier, words(options.only), words(options.skip)).select()
     if options.format == "json":
         print(json.dumps([
             {"id": one.id, "group": one.group, "platform": one.platform, "tier": one.tier, "requires": one.requires,
