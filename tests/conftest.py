@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a job in the background of a shell ignores it, and so would every program that the tests interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.stash[SEED] = int(os.environ.get("BRINGUP_SEED") or random.SystemRandom().randrange(10**6))
+    # in the environment, so that the workers of a run with -n take the same slice
+    os.environ["BRINGUP_SEED"] = os.environ.get("BRINGUP_SEED") or str(random.SystemRandom().randrange(10**6))
+    config.stash[SEED] = int(os.environ["BRINGUP_SEED"])
     config.stash[LEFT_ROOT] = 0
     config.stash[LEFT_SLICE] = []
 
@@ -57,6 +60,19 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], left: Sequence[py
         items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=list(left))
     return len(left)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left"] = [session.config.stash[LEFT_ROOT], session.config.stash[LEFT_SLICE]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    left = getattr(node, "workeroutput", {}).get("left")
+    if left:
+        node.config.stash[LEFT_ROOT], node.config.stash[LEFT_SLICE] = left
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
