@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SUITE = "bookworm"
-MIRROR = os.environ.get("BRINGUP_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+MIRROR = os.environ.get("BRINGUP_DEBIAN_MIRROR")  # None: debootstrap's own
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-venv", "iproute2", "iputils-ping",
     "procps", "curl", "chrony", "ca-certificates",
@@ -58,7 +58,8 @@ def _build(folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     packages = ",".join((*PACKAGES, "openssl"))
-    _run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(partial), MIRROR])
+    _run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(partial),
+          *([MIRROR] if MIRROR else [])])
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "USER_NAME": USER, "PASSWORD": PASSWORD, "LC_ALL": "C"}
     _run(["chroot", str(partial), "sh", "-c", SETUP], environment)
     partial.rename(folder)

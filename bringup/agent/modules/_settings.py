@@ -1,12 +1,13 @@
 """What the settings of a host share."""
 
+import abc
 import os
 
 from bringup.agent.modules import _files
 from bringup.agent.task import Failure
 
 
-class Setting(object):
+class Setting(abc.ABC):
     """One setting: why the host lacks it, what is wrong with it, what it was, how to set it and to put it back.
 
     `place` is put before every path; tests give a folder there.
@@ -85,17 +86,21 @@ class Setting(object):
     def missing(self):
         return None
 
+    @abc.abstractmethod
     def wrong(self):
-        raise NotImplementedError
+        """What is not as it should be: lines of text; none when all is well."""
 
+    @abc.abstractmethod
     def before(self):
-        raise NotImplementedError
+        """The values to keep, so that they can be put back."""
 
+    @abc.abstractmethod
     def apply(self):
-        raise NotImplementedError
+        """Change what is wrong."""
 
+    @abc.abstractmethod
     def restore(self, kept):
-        raise NotImplementedError
+        """Put the kept values back."""
 
 
 def container():
