@@ -335,9 +335,19 @@ def _key_types(policy: hostkeys.Policy, preferred: tuple[str, ...]) -> tuple[str
     return tuple(dict.fromkeys([*wanted, *preferred]))
 
 
+def hang_up(sock: Any) -> None:
+    """End a connection for both threads that use it. A socket is shut and not yet closed: its number could be given to
+    another while paramiko's thread still reads. A bastion's channel is closed and not shut: an end of file behind its
+    close is a breach of the protocol, for which the bastion would drop every host behind it."""
+    with contextlib.suppress(OSError, EOFError):
+        if isinstance(sock, socket.socket):
+            sock.shutdown(socket.SHUT_RDWR)
+        else:
+            sock.close()
+
+
 def _drop(sock: Any, transports: list[_Transport]) -> None:
-    with contextlib.suppress(OSError, EOFError, AttributeError):
-        sock.shutdown(socket.SHUT_RDWR)
+    hang_up(sock)
     with contextlib.suppress(OSError, EOFError):
         sock.close()
     for transport in transports:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from typing import Any
 
 import paramiko
 
 from bringup.base.errors import UnreachableError
-from bringup.connection.dial import LOGIN, connect, server_of
+from bringup.connection.dial import LOGIN, connect, hang_up, server_of
 from bringup.connection.gate import Gate
 from bringup.connection.messages import Target
 
@@ -91,7 +90,6 @@ class SshPipe:
         transport = self._transport
         with contextlib.suppress(OSError, EOFError):
             self._channel.close()
-        with contextlib.suppress(OSError, EOFError, AttributeError):
-            transport.sock.shutdown(socket.SHUT_RDWR)
+        hang_up(transport.sock)
         with contextlib.suppress(OSError, EOFError):
             self._connection.close()
