@@ -70,7 +70,9 @@ def test_a_start_that_fails_names_its_cause_and_the_old_release_is_back(site: Si
     site.write(fault=fault, **more)
     done = site.run("provision", "--yes")
     assert done.returncode == 1, done.stdout
-    assert field(done.stdout, "cause").startswith(cause)
+    told = field(done.stdout, "cause")
+    # who fell silent first stands first, and on one busy machine that is a matter of whose Python came up first
+    assert cause in told if fault.startswith("never_meet") else told.startswith(cause)
     assert re.match(r"\d\d:\d\d:\d\d  ", evidence(done.stdout)) or "first request" in cause
     assert line in evidence(done.stdout)
     assert mend in field(done.stdout, "mend")
