@@ -97,7 +97,7 @@ class Live:
             return
         self.live = RichLive(get_renderable=self._render, console=self.console, refresh_per_second=5, transient=True,
                              redirect_stdout=False, redirect_stderr=False)
-        self.live.start()
+        self.live.start(refresh=True)
 
     def close(self) -> None:
         """End the live part and print what waits."""
