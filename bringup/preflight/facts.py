@@ -99,6 +99,8 @@ class Facts:
     @cached_property
     def fabric_manager(self) -> Mapping[str, str]:
         units = host.units(self.answers.text("nvidia.fabricmanager"))
+        if units and "LoadState" not in units[0]:
+            raise Unread("systemctl does not say whether the unit nvidia-fabricmanager is there")
         return units[0] if units else {}
 
     # host
@@ -233,9 +235,14 @@ class Facts:
 
     @cached_property
     def link_mtu(self) -> Mapping[str, int]:
-        """MTU by interface."""
-        return {path.split("/")[-2]: int(text) for path, text in self.answers.files("net.links").items()
-                if path.endswith("/mtu") and text.strip().isdigit()}
+        """MTU by interface. Raises Unread for one that is no number."""
+        out = {}
+        for path, text in self.answers.files("net.links").items():
+            if path.endswith("/mtu"):
+                if not text.strip().isdecimal():
+                    raise Unread(f"{path} holds no number")
+                out[path.split("/")[-2]] = int(text)
+        return out
 
     @cached_property
     def rdma(self) -> tuple[rdma.Port, ...]:

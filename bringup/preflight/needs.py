@@ -100,7 +100,7 @@ def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"`transport` is rdma or tcp, not `{transport}`", next=f"transport: {near}" if near else None)
     ports = variables.get("rdma_ports") or ()
     accelerators = variables.get("accelerators")
-    if accelerators is not None and not str(accelerators).isdigit():
+    if accelerators is not None and not str(accelerators).isdecimal():
         raise InputError("`accelerators` takes a whole number", found=str(accelerators))
     return {
         "root": str(variables.get("bringup_root") or DEFAULT_ROOT),

@@ -148,11 +148,20 @@ _ASCEND = (
     *(Probe(f"hccn.{name}", argv=("sh", "-c", f"""command -v hccn_tool >/dev/null 2>&1 || exit 127
 for d in /dev/davinci[0-9]*; do i=${{d#/dev/davinci}}; echo "== $i"; hccn_tool -i "$i" -{name} -g 2>&1; done"""),
             platform="ascend", deadline=60)
-      for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect")),
+      for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect", "link_stat")),
+    # the 950 takes its arguments in another order and has ports of another kind
+    Probe("hccn.ub", argv=("sh", "-c", """command -v hccn_tool >/dev/null 2>&1 || exit 127
+for d in /dev/davinci[0-9]*; do i=${d#/dev/davinci}; echo "== $i"; hccn_tool -g -ub_connect -i "$i" 2>&1; done"""),
+          platform="ascend", deadline=60),
+    *(Probe(f"ascend.{name}", argv=("sh", "-c", f"""command -v npu-smi >/dev/null 2>&1 || exit 127
+for i in $(npu-smi info -l 2>/dev/null | sed -n 's/^[[:space:]]*NPU ID *: *//p'); do
+echo "== $i"; npu-smi info -t {name} -i "$i" 2>&1; done"""), platform="ascend", deadline=60)
+      for name in ("ecc", "board", "current-fault-event")),
 )
 
 _AMD = (
     Probe("amd.smi", argv=("rocm-smi",), platform="amd", deadline=30),
+    Probe("amd.static", argv=("amd-smi", "static"), platform="amd", deadline=30),
     Probe("amd.version", read=("/sys/module/amdgpu/version", "/opt/rocm/.info/version"), platform="amd"),
 )
 
@@ -185,6 +194,9 @@ _HOST = (
     Probe("host.pci_acs", argv=("sh", "-c", "command -v lspci >/dev/null || exit 127; "
                                 "lspci -vvv 2>/dev/null | grep -E '^[0-9a-f]+:|^[0-9a-f]{4}:|ACSCtl:'"),
           needs_root=True, deadline=20),
+    Probe("host.nvme", argv=("sh", "-c", """command -v nvme >/dev/null || exit 127
+for d in /dev/nvme[0-9] /dev/nvme[0-9][0-9]; do [ -e "$d" ] || continue
+echo "== $d"; nvme smart-log -o json "$d" 2>&1; done"""), needs_root=True),
     Probe("host.logind", read=("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d/*.conf")),
     Probe("host.apt_hold", argv=("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want}\n",
                                  "nvidia-driver-*", "nvidia-fabricmanager*", "nvidia-dkms-*")),

@@ -122,7 +122,7 @@ def _matrix(name: str, rows: Sequence[Sequence[str]], width: int) -> list[str]:
                                          for index, cell in enumerate(row)).rstrip() for row in rows)]
     out = [f"{name}, least and most of each host (--report FILE.html has the matrix)"]
     for row in rows[1:]:
-        numbers = sorted(float(cell) for cell in row[1:] if cell.replace(".", "", 1).isdigit())
+        numbers = sorted(float(cell) for cell in row[1:] if cell.replace(".", "", 1).isdecimal())
         out.append(f"  {row[0]:<{cells[0]}}  " + (f"{numbers[0]:g} to {numbers[-1]:g}" if numbers else "-"))
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 _FILES = ("driver", "devices", "memory", "links", "pcie", "process", "disk", "host", "clock", "network", "rdma",
-          "pairs", "ascend", "amd", "measured", "baseline", "parity")
+          "pairs", "ascend", "hccn", "amd", "measured", "baseline", "parity")
 
 
 def load() -> dict[str, int]:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from bringup.preflight.parsers import amd
-from bringup.preflight.registry import Outcome, View, check, failed, passed, warned
+from bringup.preflight.registry import Outcome, View, check, failed, passed, skipped, unknown, warned
 from bringup.preflight.unread import Unread
 
 
 def _gpus(view: View) -> tuple[amd.AmdGpu, ...]:
-    return amd.smi(view.facts.answers.text("amd.smi", any_status=True))
+    """The devices by rocm-smi, by amd-smi where a newer ROCm has no other tool. Raises Unread."""
+    probe = "amd.static" if view.facts.answers.get("amd.smi").missing else "amd.smi"
+    return amd.smi(view.facts.answers.text(probe, any_status=True))
 
 
-@check("amd.tool", "rocm-smi answers", platform="amd", reads=("amd.smi",), source="gpustack", absent="unknown",
+@check("amd.tool", "rocm-smi or amd-smi answers", platform="amd", reads=("amd.smi", "amd.static"),
+       source="gpustack", absent="unknown",
        remedy="install ROCm, or add the account to the groups video and render")
 def tool(view: View) -> Outcome:
-    answer = view.facts.answers.get("amd.smi")
-    if answer.missing:
-        return failed("rocm-smi is not there")
+    if all(view.facts.answers.get(probe).missing for probe in ("amd.smi", "amd.static")):
+        return failed("neither rocm-smi nor amd-smi is there")
     return passed(f"{len(_gpus(view))} devices")
 
 
-@check("amd.count", "as many GPUs answer as the plan needs", platform="amd", reads=("amd.smi", "host.pci"),
-       source="hardware profile", after=("amd.tool",), remedy="power-cycle the host")
+@check("amd.count", "as many GPUs answer as the plan needs", platform="amd",
+       reads=("amd.smi", "amd.static", "host.pci"), source="hardware profile", after=("amd.tool",),
+       remedy="power-cycle the host")
 def count(view: View) -> Outcome:
     there = len(_gpus(view))
     need = view.need.count
@@ -36,7 +39,7 @@ def count(view: View) -> Outcome:
     return passed(f"{there} GPUs")
 
 
-@check("amd.product", "the GPUs are of the plan's hardware, all alike", platform="amd", reads=("amd.smi",),
+@check("amd.product", "the GPUs are of the plan's hardware, all alike", platform="amd", reads=("amd.smi", "amd.static"),
        source="hardware profile", after=("amd.tool",), remedy="name the hardware that is there")
 def product(view: View) -> Outcome:
     seen = sorted({f"{gpu.name} {gpu.device}".strip() for gpu in _gpus(view)})
@@ -47,10 +50,16 @@ def product(view: View) -> Outcome:
     return passed(seen[0])
 
 
-@check("amd.memory", "no device memory is used before a start", platform="amd", reads=("amd.smi",),
+@check("amd.memory", "no device memory is used before a start", platform="amd", reads=("amd.smi", "amd.static"),
        source="0 % when idle", after=("amd.tool",), remedy="rocm-smi --showpids")
 def used(view: View) -> Outcome:
-    full = [gpu for gpu in _gpus(view) if (gpu.memory_percent or 0) > 2]
+    gpus = _gpus(view)
+    if all(gpu.memory_percent is None for gpu in gpus) and view.facts.answers.get("amd.smi").missing:
+        return skipped("amd-smi static does not show it, and there is no rocm-smi")
+    unread = [str(gpu.index) for gpu in gpus if gpu.memory_percent is None]
+    if unread:
+        return unknown(f"GPU {', '.join(unread)}: rocm-smi does not say how much is used")
+    full = [gpu for gpu in gpus if (gpu.memory_percent or 0) > 2]
     if full:
         return warned(f"GPU {', '.join(str(gpu.index) for gpu in full)}: {full[0].memory_percent} % in use")
     return passed("none")

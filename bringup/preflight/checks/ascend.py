@@ -1,9 +1,10 @@
-"""Ascend NPUs: cards, health, versions that go together, and their own network."""
+"""Ascend NPUs: cards, health, versions that go together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bringup.base.text import plural
 from bringup.preflight.parsers import ascend as parse
 from bringup.preflight.parsers.text import version
 from bringup.preflight.registry import (
@@ -12,6 +13,7 @@ from bringup.preflight.registry import (
     check,
     failed,
     fleet_check,
+    noted,
     passed,
     skipped,
     unknown,
@@ -43,7 +45,7 @@ def tool(view: View) -> Outcome:
 
 
 @check("ascend.count", "as many chips answer as stand on the PCI bus and as the plan needs", platform="ascend",
-       reads=("ascend.info", "host.pci"), source="hardware profile", absent="unknown", after=TOOL,
+       reads=("ascend.info", "host.pci", "ascend.map"), source="hardware profile", absent="unknown", after=TOOL,
        remedy="power-cycle the host; when a chip stays away, replace it")
 def count(view: View) -> Outcome:
     chips = len(view.facts.npu.chips)
@@ -54,6 +56,12 @@ def count(view: View) -> Outcome:
     need = view.need.count
     if on_bus > chips:
         return failed(f"{on_bus} on the PCI bus, {chips} answer")
+    try:
+        mapped = len(parse.chip_map(view.facts.answers.text("ascend.map")))
+    except Unread:
+        mapped = chips
+    if mapped > chips:
+        return failed(f"npu-smi info -m knows {mapped} chips, npu-smi info shows {chips}")
     if need and chips < need.number:
         return failed(f"{chips} chips, {need.number:.0f} are needed", source=need.source)
     return passed(f"{chips} chips")
@@ -185,103 +193,61 @@ def torch(view: View) -> list[Outcome]:
        reads=("host.devices",), source="vllm-ascend, msprechecker", remedy="pass them into the container", after=TOOL)
 def device_files(view: View) -> Outcome:
     paths = {line.split(" ", 3)[-1] for line in view.facts.answers.text("host.devices").splitlines()}
-    chips = sum(1 for path in paths if path.removeprefix("/dev/davinci").isdigit())
+    chips = sum(1 for path in paths if path.removeprefix("/dev/davinci").isdecimal())
     gone = [path for path in ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc") if path not in paths]
     if chips < len(view.facts.npu.chips):
         gone.append(f"{len(view.facts.npu.chips) - chips} of /dev/davinciN")
     return failed(f"missing: {', '.join(gone)}") if gone else passed(f"{chips}")
 
 
-@check("hccn.address", "/etc/hccn.conf says of each chip what the chip says", platform="ascend",
-       reads=("hccn.ip", "ascend.hccn_conf"), source="one stale line makes one chip unreachable",
-       remedy="hccn_tool -i N -ip -s address A netmask M writes both")
-def address(view: View) -> list[Outcome]:
-    chips = {number: parse.address(text) for number, text in view.facts.hccn("ip").items()}
-    out = []
-    try:
-        conf = view.facts.hccn_conf
-    except Unread as error:
-        if not error.absent:
-            raise
-        out.append(failed("there is no /etc/hccn.conf: the addresses go at the next reboot"))
-        conf = {}
-    for number, there in sorted(chips.items()):
-        said, line = conf.get(number, ("", 0))
-        if not there:
-            where = f" (/etc/hccn.conf:{line} says {said})" if said else ""
-            out.append(failed(f"chip {number} has no address{where}"))
-        elif said and said != there:
-            out.append(failed(f"chip {number}: /etc/hccn.conf:{line} says {said}, the chip says {there}"))
-        elif conf and not said:
-            out.append(failed(f"chip {number} has {there}, /etc/hccn.conf has no line for it"))
-    return out or [passed(f"{len(chips)} chips")]
-
-
-@fleet_check("hccn.unique", "no two chips of the run have one address", platform="ascend", reads=("hccn.ip",),
-             source="an address used twice answers for the wrong chip", remedy="give each chip its own address")
-def unique(views: Sequence[View]) -> Iterable[Outcome]:
-    seen: dict[str, list[tuple[str, int]]] = {}
-    for view in views:
-        try:
-            for number, text in view.facts.hccn("ip").items():
-                there = parse.address(text)
-                if there:
-                    seen.setdefault(there, []).append((view.host, number))
-        except Unread:
-            continue
-    twice = {there: where for there, where in seen.items() if len(where) > 1}
-    for there, where in twice.items():
-        for host, number in where[1:]:
-            first = where[0]
-            yield failed(f"chip {number} has {there}, as {first[0]} chip {first[1]}", subject=host)
-    for host in sorted({host for where in seen.values() for host, _ in where}):
-        if not any(host == other for where in twice.values() for other, _ in where[1:]):
-            yield passed("own addresses", subject=host)
-
-
-@check("hccn.link", "the network port of every chip is up", platform="ascend", reads=("hccn.link",),
-       source="msprechecker, vllm-ascend", remedy="hccn_tool -i N -optical -g: look at cable and optics")
-def link(view: View) -> list[Outcome]:
-    out = [failed(f"chip {number}: link {state}") for number, text in sorted(view.facts.hccn("link").items())
-           if (state := parse.link(text)) != "UP"]
-    return out or [passed("UP")]
-
-
-@check("hccn.health", "every chip reaches its detect address", platform="ascend", reads=("hccn.net_health",),
-       source="vllm-ascend: Success", remedy="hccn_tool -i N -netdetect -s address GATEWAY", after=("hccn.link",))
-def net_health(view: View) -> list[Outcome]:
+@check("ascend.ecc", "no double-bit error in a chip's memory", platform="ascend", reads=("ascend.ecc",),
+       source="npu-smi info -t ecc: 0 double-bit errors", after=TOOL,
+       remedy="stop what runs there and reset the chip; when it comes back, replace the card")
+def ecc(view: View) -> list[Outcome]:
     out: list[Outcome] = []
-    for number, text in sorted(view.facts.hccn("net_health").items()):
-        state = parse.net_health(text)
-        if state == "Init":
-            out.append(warned(f"chip {number}: Init: no detect address is set"))
-        elif state != "Success":
-            out.append(failed(f"chip {number}: {state}"))
-    return out or [passed("Success")]
+    for number, text in sorted(parse.per_device(view.facts.answers.text("ascend.ecc", any_status=True)).items()):
+        counts = parse.ecc(text)
+        broken = sum(counts.get(f"{kind} Double Bit Error Count", 0) for kind in ("HBM", "DDR"))
+        isolated = sum(counts.get(f"{kind} Double Bit Isolated Pages Count", 0) for kind in ("HBM", "DDR"))
+        if broken:
+            out.append(failed(f"NPU {number}: {plural(broken, 'double-bit error')} since the driver was loaded",
+                              required="0", found=str(broken)))
+        elif isolated:
+            out.append(noted(f"NPU {number}: {plural(isolated, 'page')} taken out after double-bit errors, none since",
+                             mend="replace the card when the number grows"))
+    return out or [passed("0")]
 
 
-@fleet_check("hccn.tls", "the TLS switch of all chips of the run is equal", platform="ascend", reads=("hccn.tls",),
-             source="mixed switches end in EI0006, link establish timeout", remedy="hccn_tool -i N -tls -s enable 0")
-def tls(views: Sequence[View]) -> Iterable[Outcome]:
-    seen: dict[str, dict[int, int]] = {}
-    for view in views:
-        try:
-            seen[view.host] = {number: parse.tls(text) for number, text in view.facts.hccn("tls").items()}
-        except Unread as error:
-            if not error.absent:
-                yield unknown(error.reason, subject=view.host)
-    values = [value for chips in seen.values() for value in chips.values()]
-    if not values:
-        return
-    usual = max(sorted(set(values)), key=values.count)
-    for host, chips in seen.items():
-        odd = [number for number, value in chips.items() if value != usual]
-        if odd:
-            listed = ", ".join(str(number) for number in odd)
-            yield failed(f"chip {listed}: {1 - usual}, all others {usual}", subject=host,
-                         mend=f"for i in {' '.join(map(str, odd))}; do hccn_tool -i $i -tls -s enable {usual}; done")
-        else:
-            yield passed(f"all {usual}", subject=host)
+@check("ascend.faults", "no fault is under way on a 950", platform="ascend", reads=("ascend.current-fault-event",),
+       source="npu-smi info -t current-fault-event: count 0", after=TOOL,
+       remedy="look the event id up in the fault catalogue of the driver")
+def faults(view: View) -> list[Outcome]:
+    if view.profile is None or view.profile.name != "ascend-950":
+        return [skipped("only the 950 lists them")]
+    out: list[Outcome] = []
+    text = view.facts.answers.text("ascend.current-fault-event", any_status=True)
+    for number, one in sorted(parse.per_device(text).items()):
+        events, said = parse.fault_events(one)
+        if events:
+            out.append(failed(f"NPU {number}: {plural(events, 'fault event')}", details=said, required="0",
+                              found=str(events)))
+    return out or [passed("none")]
+
+
+@check("ascend.board", "the tool says that driver and firmware go together", platform="ascend",
+       reads=("ascend.board",), source="npu-smi info -t board: Compatibility", after=TOOL,
+       remedy="install driver and firmware of one package")
+def board(view: View) -> list[Outcome]:
+    said = {number: parse.compatibility(text) for number, text in
+            sorted(parse.per_device(view.facts.answers.text("ascend.board", any_status=True)).items())}
+    if all(word.startswith("NOT SUPPORT") for word in said.values()):
+        return [skipped("npu-smi says it to root only")]
+    out: list[Outcome] = []
+    for number, word in said.items():
+        if word != "OK":
+            make = failed if word == "NOK" else unknown
+            out.append(make(f"NPU {number}: {word}"))
+    return out or [passed("OK")]
 
 
 @fleet_check("ascend.superpod", "the hosts of a replica are of one super pod", platform="ascend",
@@ -301,22 +267,3 @@ def superpod(views: Sequence[View]) -> Iterable[Outcome]:
             yield failed(f"super pod {seen[view.host]}, {mates[0]} is in {seen[mates[0]]}", subject=view.host)
         else:
             yield passed(seen[view.host], subject=view.host)
-
-
-@fleet_check("hccl.env", "the HCCL variables are equal on all hosts", platform="ascend", reads=(),
-             source="a timeout raised on one host only does not help", remedy="set it for all hosts at once")
-def environment(views: Sequence[View]) -> Iterable[Outcome]:
-    names = sorted({name for view in views for name in view.need.env
-                    if name.startswith("HCCL_") and not name.endswith(("IF_IP", "IFNAME"))})
-    for name in names:
-        seen = {view.host: view.need.env.get(name, "not set") for view in views}
-        values = list(seen.values())
-        if len(set(values)) > 1:
-            usual = max(sorted(set(values)), key=values.count)
-            for host, value in seen.items():
-                if value != usual or values.count(usual) * 2 == len(values):
-                    other = ", ".join(sorted(set(values) - {value}))
-                    yield failed(f"{name} is {value}, elsewhere {other}", subject=host)
-            continue
-        for view in views:
-            yield passed(f"{name}={values[0]}", subject=view.host)

@@ -112,7 +112,7 @@ def device_files(view: View) -> Outcome:
     paths = {line.split(" ", 3)[3] for line in view.facts.answers.text("host.devices").splitlines()
              if len(line.split(" ", 3)) == 4}
     need = ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    minors = sum(1 for path in paths if path.removeprefix("/dev/nvidia").isdigit())
+    minors = sum(1 for path in paths if path.removeprefix("/dev/nvidia").isdecimal())
     gone = [path for path in need if path not in paths]
     if minors < len(view.facts.smi.gpus):
         gone.append(f"{len(view.facts.smi.gpus) - minors} of /dev/nvidia0..{len(view.facts.smi.gpus) - 1}")

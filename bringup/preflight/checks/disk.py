@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bringup.base.text import plural, size
+from bringup.preflight.parsers.host import nvme
 from bringup.preflight.registry import Outcome, View, check, failed, fleet_check, noted, passed, skipped, warned
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
@@ -139,6 +140,20 @@ def execute(view: View) -> Outcome:
                       details=tuple(f"{path}: {result}" for path, result in tried),
                       mend=f"bringup_root: {good[0]}/bringup" if good else None)
     return skipped(f"{view.need.root}: {root or 'not tried'}")
+
+
+@check("disk.health", "no NVMe disk warns of its end", reads=("host.nvme",),
+       source="nvme smart-log: critical_warning 0",
+       remedy="save what is on it and replace it; nvme smart-log DEVICE says what it warns of")
+def health(view: View) -> list[Outcome]:
+    disks = nvme(view.facts.answers.text("host.nvme", any_status=True))
+    out: list[Outcome] = [failed(f"{device}: critical warning {warning:#04x}", required="0x00", found=f"{warning:#04x}")
+                          for device, (warning, _) in sorted(disks.items()) if warning]
+    worn = [f"{device} {used} %" for device, (_, used) in sorted(disks.items()) if used is not None and used >= 100]
+    if worn:
+        out.append(warned(f"written past the life that its maker gives: {', '.join(worn)}",
+                          mend="plan its replacement"))
+    return out or [passed(plural(len(disks), "disk"))]
 
 
 @check("weights.complete", "every shard is there and as long as its own header says", reads=("disk.weights",),

@@ -154,7 +154,7 @@ def held(view: View) -> Outcome:
     # packages that the system only knows by name have no version
     rows = [words for words in rows if len(words) == 3 and words[2] in ("install", "hold")]
     for words in rows:
-        if words[1][:1].isdigit() and words[2] == "install":
+        if words[1][:1].isdecimal() and words[2] == "install":
             loose.append(words[0])
     if loose:
         return noted(f"{loose[0]} may be upgraded at any time" + (f" (and {len(loose) - 1} more)" if loose[1:] else ""))

@@ -115,7 +115,7 @@ def _hidden(view: View, owners: Owners, listed: set[int]) -> Iterable[Outcome]:
     idle = limits()["idle_memory"].number
     busy = [gpu for gpu in view.facts.smi.gpus if (gpu.memory_used or 0) > idle]
     for holder in holders:
-        numbers = [path for path in holder.devices if path.removeprefix("/dev/nvidia").isdigit()]
+        numbers = [path for path in holder.devices if path.removeprefix("/dev/nvidia").isdecimal()]
         process = owners.table.get(holder.pid)
         words = f"{holder.name} {process.command if process else ''}"
         # the probes' own tools look at the devices at the same moment
@@ -165,7 +165,7 @@ def ports(view: View) -> Outcome | list[Outcome]:
     own_ports: set[int] = set()
     for record in owners.records:
         if str(record.get("mark")) in owners.live:
-            own_ports.update(int(port) for port in record.get("ports", []) if str(port).isdigit())
+            own_ports.update(int(port) for port in record.get("ports", []) if str(port).isdecimal())
     out = []
     mine = 0
     for port, what in sorted(view.need.ports.items()):
@@ -202,7 +202,7 @@ def shared_memory(view: View) -> list[Outcome]:
     left = []
     for segment in view.facts.shm:
         name = str(segment.get("name", ""))
-        digits = [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split() if len(part) > 2]
+        digits = [int(part) for part in "".join(c if c.isdecimal() else " " for c in name).split() if len(part) > 2]
         engine = any(word in name for word in ("nccl", "psm_", "vllm", "sgl", "torch_", "shm_", "hccl"))
         if engine and digits and not any(number in table for number in digits):
             left.append((name, int(segment.get("size", 0)), str(segment.get("user", "?"))))

@@ -162,7 +162,7 @@ def gid(view: View) -> Outcome:
     if bare:
         return failed(f"{bare[0]} has no RoCE v2 GID with an IPv4 address")
     wanted = view.need.env.get("NCCL_IB_GID_INDEX", "")
-    wrong = [device for device, indexes in found.items() if wanted.isdigit() and int(wanted) not in indexes]
+    wrong = [device for device, indexes in found.items() if wanted.isdecimal() and int(wanted) not in indexes]
     if wrong:
         return failed(f"NCCL_IB_GID_INDEX={wanted}, {wrong[0]} has RoCE v2 at {found[wrong[0]][0]}",
                       mend=f"NCCL_IB_GID_INDEX={found[wrong[0]][0]}, or leave it out")

@@ -1,9 +1,11 @@
-"""`rocm-smi`, the concise table of ROCm 6: one or two lines a device."""
+"""AMD: the table of `rocm-smi` (ROCm 6), its JSON in the words of several vendors, and `amd-smi static`."""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from bringup.preflight.parsers.text import plain
 from bringup.preflight.unread import Unread
@@ -11,7 +13,10 @@ from bringup.preflight.unread import Unread
 
 @dataclass(frozen=True)
 class AmdGpu:
-    """One device: its id on the PCI bus (`0x74a1`), watts allowed, per cent of its memory in use."""
+    """One device: its id on the PCI bus (`0x74a1`), watts allowed, per cent of its memory in use.
+
+    None is what the tool's form does not show.
+    """
 
     index: int
     device: str
@@ -21,9 +26,25 @@ class AmdGpu:
 
 
 def smi(text: str) -> tuple[AmdGpu, ...]:
-    """Read the table. Raises Unread."""
+    """`rocm-smi`, `rocm-smi --json` or `amd-smi static`. Raises Unread."""
+    text = plain(text)
+    if text.lstrip().startswith("{"):
+        out = _of_json(text)
+    elif re.search(r"(?m)^GPU: \d+\s*$", text):
+        out = _of_static(text)
+    else:
+        out = _of_table(text)
+    if not out:
+        raise Unread("rocm-smi shows no device")
+    if len({gpu.index for gpu in out}) != len(out):
+        raise Unread("rocm-smi shows a device twice")
+    return out
+
+
+def _of_table(text: str) -> tuple[AmdGpu, ...]:
+    """One or two lines a device."""
     out: list[AmdGpu] = []
-    lines = plain(text).splitlines()
+    lines = text.splitlines()
     if not any("End of ROCm SMI Log" in line for line in lines):
         raise Unread("rocm-smi stops half way" if any("ROCm" in line for line in lines) else "no table of rocm-smi")
     for line in lines:
@@ -33,10 +54,54 @@ def smi(text: str) -> tuple[AmdGpu, ...]:
             out.append(AmdGpu(int(head.group(1)), head.group(2), "", float(cap.group(1)) if cap else None,
                               int(cap.group(2)) if cap else None))
         elif out and not out[-1].name and (name := re.match(r"^\s+([A-Z][\w .-]+?)\s*$", line)):
-            last = out[-1]
-            out[-1] = AmdGpu(last.index, last.device, name.group(1), last.power_cap, last.memory_percent)
-    if not out:
-        raise Unread("rocm-smi shows no device")
-    if len({gpu.index for gpu in out}) != len(out):
-        raise Unread("rocm-smi shows a device twice")
+            out[-1] = replace(out[-1], name=name.group(1))
+    return tuple(out)
+
+
+def _of_json(text: str) -> tuple[AmdGpu, ...]:
+    """`cardN: {...}`; releases and vendors write the keys in letters and units of their own."""
+    try:
+        cards = json.loads(text)
+        out = []
+        for name, fields in cards.items():
+            match = re.fullmatch(r"card(\d+)", name)
+            if match:
+                words = {str(key).lower(): str(value) for key, value in fields.items()}
+                product = words.get("card series") or words.get("device name") or ""
+                if "device id" not in words:
+                    raise Unread(f"{name} has no device id in the JSON of rocm-smi")
+                out.append(AmdGpu(int(match.group(1)), words["device id"], product,
+                                  _number(words.get("max graphics package power (w)", "")), _percent(words)))
+        return tuple(out)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise Unread(f"this is no JSON of rocm-smi: {error}") from None
+
+
+def _percent(words: Mapping[str, str]) -> int | None:
+    for unit in ("b", "mib"):
+        total = _number(words.get(f"vram total memory ({unit})", ""))
+        used = _number(words.get(f"vram total used memory ({unit})", ""))
+        if total and used is not None and 0 <= used <= total:
+            return round(100 * used / total)
+    return None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else None
+
+
+def _of_static(text: str) -> tuple[AmdGpu, ...]:
+    """`amd-smi static`: it shows what a device is, not what it does."""
+    out: list[AmdGpu] = []
+    for block in re.split(r"(?m)^(?=(?:GPU|CPU): \d+\s*$)", text):
+        head = re.match(r"GPU: (\d+)", block)
+        if not head:
+            continue
+        device = re.search(r"(?m)^ +DEVICE_ID: (0x[0-9a-f]{4})\s*$", block)
+        name = re.search(r"(?m)^ +MARKET_NAME: (\S.*?)\s*$", block)
+        power = re.search(r"(?m)^ +MAX_POWER: (\d+(?:\.\d+)?) W\s*$", block)
+        if not device or not name or "VRAM:" not in block:
+            raise Unread(f"amd-smi static stops half way in GPU {head.group(1)}")
+        out.append(AmdGpu(int(head.group(1)), device.group(1), name.group(1),
+                          float(power.group(1)) if power else None, None))
     return tuple(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from bringup.preflight.parsers.text import bus, number, pairs, plain, whole
 from bringup.preflight.unread import Unread
@@ -107,14 +108,14 @@ def _chip(upper: list[list[str]], lower: list[list[str]], phy: bool) -> Npu:
     # the last three boxes are health | power...; what stands before them is the id and the name, in one box or two
     left = [word for box in upper[:-2] for word in box]
     below = [word for box in lower[:-2] for word in box]
-    if not left or not left[0].isdigit() or not upper[-2]:
+    if not left or not left[0].isdecimal() or not upper[-2]:
         raise Unread(f"a row of npu-smi info reads `{' '.join(left)}`")
     right = upper[-1]
     usage = re.findall(r"(\d+)\s*/\s*(\d+)", " ".join(lower[-1]))
     used, total = usage[-1] if usage else (None, None)
     return Npu(
         npu=int(left[0]),
-        chip=int(below[0]) if below and below[0].isdigit() else 0,
+        chip=int(below[0]) if below and below[0].isdecimal() else 0,
         name=" ".join(left[1:]),
         health=" ".join(upper[-2]),
         bus=bus(lower[-2][0]) if lower[-2] else "",
@@ -122,17 +123,17 @@ def _chip(upper: list[list[str]], lower: list[list[str]], phy: bool) -> Npu:
         temperature=number(right[1]) if len(right) > 1 else None,
         memory_used=int(used) if used else None,
         memory_total=int(total) if total else None,
-        phy_id=int(below[1]) if phy and len(below) > 1 and below[1].isdigit() else None,
+        phy_id=int(below[1]) if phy and len(below) > 1 and below[1].isdecimal() else None,
     )
 
 
 def _process(boxes: list[list[str]], out: list[NpuProcess]) -> None:
-    if len(boxes) < 3 or not boxes[0] or not boxes[0][0].isdigit() or not boxes[1]:
+    if len(boxes) < 3 or not boxes[0] or not boxes[0][0].isdecimal() or not boxes[1]:
         return
     pid = whole(boxes[1][0])
     if pid is None:
         return
-    chip = int(boxes[0][1]) if len(boxes[0]) > 1 and boxes[0][1].isdigit() else 0
+    chip = int(boxes[0][1]) if len(boxes[0]) > 1 and boxes[0][1].isdecimal() else 0
     used = whole(boxes[3][0]) if len(boxes) > 3 and boxes[3] else None
     out.append(NpuProcess(int(boxes[0][0]), chip, pid, " ".join(boxes[2]), used))
 
@@ -203,7 +204,7 @@ def address(text: str) -> str:
 
 def link(text: str) -> str:
     """`hccn_tool -i N -link -g`: UP or DOWN. Raises Unread."""
-    match = re.search(r"link status\s*:\s*(\S.*)", text)
+    match = re.search(r"link status\s*:\s*(\S.*)", plain(text))
     if not match:
         raise Unread(_first(text) or "hccn_tool says no link status")
     return match.group(1).strip()
@@ -226,13 +227,51 @@ def tls(text: str) -> int:
 
 
 def hccn_conf(text: str) -> Mapping[int, tuple[str, int]]:
-    """/etc/hccn.conf: for each device its address and the line where it stands."""
+    """/etc/hccn.conf: for each device its address and the line where it stands. Raises Unread for one without any."""
     out = {}
     for line_number, line in enumerate(text.splitlines(), 1):
         match = re.match(r"\s*address_(\d+)\s*=\s*(\S+)", line)
         if match:
             out[int(match.group(1))] = (match.group(2), line_number)
+    if not out:
+        raise Unread("no address stands in /etc/hccn.conf")
     return out
+
+
+def chip_map(text: str) -> tuple[tuple[int, int], ...]:
+    """`npu-smi info -m`: NPU and chip of every chip that computes (controllers are left out). Raises Unread."""
+    out: list[tuple[int, int]] = []
+    place: int | None = None
+    for line in plain(text).splitlines():
+        words = re.split(r"\t+| {2,}", line.strip())
+        if "NPU ID" in words and "Chip ID" in words:
+            place = words.index("Chip ID")
+        elif (place is not None and len(words) > place + 1 and words[0].isdecimal() and words[place].isdecimal()
+              and words[-1].lower() != "mcu"):
+            out.append((int(words[0]), int(words[place])))
+    if not out:
+        raise Unread(_first(text) or "npu-smi info -m shows no chip")
+    return tuple(out)
+
+
+def gateway(text: str) -> str:
+    """`hccn_tool -i N -gateway -g`; empty where there is none."""
+    match = re.search(r"default gateway\s*:\s*([\w.:]+)", text)
+    return match.group(1) if match else ""
+
+
+def detect_address(text: str) -> str:
+    """`hccn_tool -i N -netdetect -g`; empty where none is set."""
+    match = re.search(r"netdetect address\s*:\s*([\w.:]+)", text)
+    return match.group(1) if match else ""
+
+
+def fault_events(text: str) -> tuple[int, tuple[str, ...]]:
+    """`npu-smi info -t current-fault-event -i N` of the 950: how many, and what each says. Raises Unread."""
+    match = re.search(r"(?m)^\s*Fault Event Count\s*:\s*(\d+)\s*$", plain(text))
+    if not match:
+        raise Unread(_first(text) or "npu-smi says nothing of fault events")
+    return int(match.group(1)), tuple(re.findall(r"event id=\S+, severity=\d+", text))
 
 
 def super_pod(text: str) -> str:
@@ -241,6 +280,56 @@ def super_pod(text: str) -> str:
     if not match:
         raise Unread(_first(text) or "no super pod", absent="not support" in text.lower())
     return match.group(1)
+
+
+def ecc(text: str) -> Mapping[str, int]:
+    """`npu-smi info -t ecc -i N`: counts by name (`HBM Double Bit Error Count`), all chips together. Raises Unread."""
+    out: dict[str, int] = {}
+    for name, value in re.findall(r"(?m)^\s*([A-Z]+ (?:Single|Double) Bit [\w -]+?)\s*: *(\S+)\s*$", plain(text)):
+        if not value.isdecimal():
+            raise Unread(f"{name}: {value}")
+        out[name] = out.get(name, 0) + int(value)
+    if "HBM Double Bit Error Count" not in out and "DDR Double Bit Error Count" not in out:
+        raise Unread(_first(text) or "npu-smi says nothing of ECC")
+    return out
+
+
+def compatibility(text: str) -> str:
+    """`npu-smi info -t board -i N`: OK, NOK, UNKNOWN or NOT SUPPORT. Raises Unread."""
+    found = re.findall(r"(?m)^\s*Compatibility\s*:\s*(\S.*?)\s*$", plain(text))
+    if not found:
+        raise Unread(_first(text) or "npu-smi says nothing of compatibility")
+    return str(next((word for word in found if word != "OK"), "OK"))
+
+
+@dataclass(frozen=True)
+class LinkHistory:
+    """Changes of a port, newest first: the newest state, and how many seconds ago it went down each time."""
+
+    newest: str
+    downs: tuple[float, ...]
+
+
+def link_history(text: str) -> LinkHistory:
+    """`hccn_tool -i N -link_stat -g`, either prefix; without the tool's own time no age is known. Raises Unread."""
+    text = plain(text)
+    now = re.search(r"current time\s*: (\w{3} \w{3} +\d+ [\d:]+ \d{4})", text)
+    records = re.findall(r"(?m)(\w{3} \w{3} +\d+ \d+:\d+:\d+ \d{4}) +LINK (UP|DOWN)\s*$", text)
+    if not records or "link up count" not in text:
+        raise Unread(_first(text) or "hccn_tool shows no changes of the link")
+    try:
+        newest = datetime.strptime(now.group(1), "%a %b %d %H:%M:%S %Y") if now else None
+        downs = [datetime.strptime(when, "%a %b %d %H:%M:%S %Y") for when, state in records if state == "DOWN"]
+    except ValueError as error:
+        raise Unread(f"a time of hccn_tool cannot be read: {error}") from None
+    return LinkHistory(str(records[0][1]), tuple((newest - when).total_seconds() for when in downs) if newest else ())
+
+
+def ub_ports(text: str) -> tuple[str, Mapping[int, str]]:
+    """`hccn_tool -g -ub_connect -i N` of the 950: the state of all, and of each port. Raises Unread."""
+    state = link(text)
+    ports = {int(number): word for number, word in re.findall(r"(?m)^\s*port (\d+)\s*:\s*(\S.*?)\s*$", plain(text))}
+    return state, ports
 
 
 def _first(text: str) -> str:

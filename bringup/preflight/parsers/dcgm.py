@@ -124,7 +124,7 @@ def nvlink_errors(text: str) -> dict[str, int]:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if re.fullmatch(r"Link \d+", cells[0]):
             link = cells[0]
-        elif link and cells[0].startswith("-> ") and len(cells) > 1 and cells[1].isdigit():
+        elif link and cells[0].startswith("-> ") and len(cells) > 1 and cells[1].isdecimal():
             out[f"{link} {cells[0][3:]}"] = int(cells[1])
     if not out:
         raise Unread("no count of NVLink errors")

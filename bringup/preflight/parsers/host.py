@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def meminfo(text: str) -> Mapping[str, int]:
     out = {}
     for key, value in pairs(text).items():
         words = value.split()
-        if words and words[0].isdigit():
+        if words and words[0].isdecimal():
             out[key.split(" ")[-1]] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
     if "MemTotal" not in out:
         raise Unread("no MemTotal in /proc/meminfo")
@@ -111,7 +112,7 @@ def cpu(text: str) -> Cpu:
         raise Unread(_first(text) or "lscpu names no CPU") from None
     numa = fields.get("NUMA node(s)", "")
     return Cpu(fields.get("Model name", ""), fields.get("Architecture", ""), sockets, cores, threads,
-               int(numa) if numa.isdigit() else 0, frozenset(fields.get("Flags", "").split()),
+               int(numa) if numa.isdecimal() else 0, frozenset(fields.get("Flags", "").split()),
                fields.get("Hypervisor vendor", ""))
 
 
@@ -128,14 +129,14 @@ def limits(text: str) -> Limits:
 
 
 def _limit(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def unit_limit(text: str) -> int | str | None:
     """A LimitMEMLOCK of systemctl: bytes, None for infinity, "" where it is not said."""
     if text in ("infinity", "18446744073709551615"):
         return None
-    return int(text) if text.isdigit() else ""
+    return int(text) if text.isdecimal() else ""
 
 
 def units(text: str) -> tuple[Mapping[str, str], ...]:
@@ -146,7 +147,7 @@ def units(text: str) -> tuple[Mapping[str, str], ...]:
             out.append({})
             continue
         key, found, value = line.partition("=")
-        if found:
+        if found and re.fullmatch(r"[A-Za-z]\w*", key):
             out[-1][key] = value
     filled = tuple(unit for unit in out if unit)
     if not filled and text.strip():
@@ -179,9 +180,30 @@ def swaps(text: str) -> tuple[tuple[str, int], ...]:
     out = []
     for line in lines[1:]:
         words = line.split()
-        if len(words) >= 4 and words[2].isdigit():
+        if len(words) >= 4 and words[2].isdecimal():
             out.append((words[0], int(words[2]) * 1024))
     return tuple(out)
+
+
+def nvme(text: str) -> Mapping[str, tuple[int, int | None]]:
+    """`nvme smart-log -o json` of many disks, each behind `== /dev/nvme0`: (critical warning, percent used).
+
+    Raises Unread.
+    """
+    out: dict[str, tuple[int, int | None]] = {}
+    for block in re.split(r"(?m)^== (?=/dev/)", plain(text))[1:]:
+        device, _, rest = block.partition("\n")
+        try:
+            found = json.loads(rest)
+            critical = found["critical_warning"]
+            used = found.get("percent_used", found.get("percentage_used"))
+            out[device.strip()] = (int(critical["value"] if isinstance(critical, dict) else critical),
+                                   int(used) if used is not None else None)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Unread(f"{device.strip()}: no SMART log: {_first(rest)}"[:200]) from None
+    if not out:
+        raise Unread("no NVMe disk", absent=not text.strip())
+    return out
 
 
 def _first(text: str) -> str:

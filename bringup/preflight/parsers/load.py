@@ -69,7 +69,7 @@ def collective(text: str) -> Collective:
 def _row(line: str) -> Row | None:
     """Columns are counted from the right: those on the left differ by collective and release."""
     words = line.split()
-    if len(words) < 11 or not words[0].isdigit() or not words[1].isdigit():
+    if len(words) < 11 or not words[0].isdecimal() or not words[1].isdecimal():
         return None
     tail = words[2:]
     # type, then redop and root where the collective has them
@@ -77,7 +77,7 @@ def _row(line: str) -> Row | None:
         tail = tail[1:]
     if len(tail) in (9, 10) and re.fullmatch(r"\d+", tail[0]):
         tail = tail[1:]  # a root that is a rank
-    if len(tail) == 9 and tail[8].isdigit():
+    if len(tail) == 9 and tail[8].isdecimal():
         tail = tail[:8]  # iterations
     if len(tail) != 8 or not all(_CELL.match(word) for word in tail):
         return None
@@ -147,9 +147,9 @@ def nvbandwidth(text: str) -> dict[str, Bandwidths]:
             if total is not None and abs(total - sum(cells.values())) <= 0.02 * max(total, 1) + 1:
                 out[name] = Bandwidths(name, dict(cells))
             name = ""
-        elif name and words and all(word.isdigit() for word in words) and not cells:
+        elif name and words and all(word.isdecimal() for word in words) and not cells:
             columns = len(words)
-        elif (name and columns and len(words) == columns + 1 and words[0].isdigit()
+        elif (name and columns and len(words) == columns + 1 and words[0].isdecimal()
               and all(_CELL.match(word) for word in words[1:])):
             cells.update({(int(words[0]), number): float(word) for number, word in enumerate(words[1:])
                           if word.upper() != "N/A"})
@@ -206,7 +206,7 @@ def hccl(text: str) -> tuple[tuple[int, float], ...]:
     out = []
     for line in plain(text).splitlines():
         words = line.split()
-        if len(words) == 4 and words[0].isdigit() and all(_CELL.match(word) for word in words[1:3]):
+        if len(words) == 4 and words[0].isdecimal() and all(_CELL.match(word) for word in words[1:3]):
             if words[3] != "success":
                 raise Unread(f"the check of {words[0]} bytes: {words[3]}")
             out.append((int(words[0]), float(words[2])))

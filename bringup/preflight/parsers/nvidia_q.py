@@ -11,8 +11,8 @@ from bringup.preflight.parsers.text import number as to_number
 from bringup.preflight.unread import Unread
 
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\S*)\s*$")
-_TROUBLE = re.compile(r"unable to determine the device handle|gpu is lost|failed to|unknown error|couldn't communicate",
-                      re.IGNORECASE)
+_TROUBLE = re.compile(r"unable to determine the device handle|gpu is lost|failed to|unknown error|couldn't communicate"
+                      r"|no devices were found", re.IGNORECASE)
 _FAULTS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 

@@ -65,22 +65,22 @@ def processes(text: str) -> Mapping[int, Process]:
     out: dict[int, Process] = {}
     for line in lines[1:]:
         words = line.split(None, len(names) - 1)
-        if len(words) < len(names) or not words[0].isdigit():
+        if len(words) < len(names) or not words[0].isdecimal():
             raise Unread(f"the process table has the line `{line[:80]}`")
         row = dict(zip(names, words, strict=True))
         start, unit, mark = row.get("START", ""), row.get("UNIT", "-"), row.get("MARK", "-")
         parent = row.get("PPID", "0")
         out[int(row["PID"])] = Process(
-            pid=int(row["PID"]), parent=int(parent) if parent.isdigit() else 0, user=row.get("USER", ""),
+            pid=int(row["PID"]), parent=int(parent) if parent.isdecimal() else 0, user=row.get("USER", ""),
             state=row.get("STAT", row.get("S", "")), age=age(row.get("ELAPSED", "")),
-            command=row.get("COMMAND", row.get("ARGS", row.get("CMD", ""))), start=int(start) if start.isdigit() else 0,
-            unit="" if unit == "-" else unit, mark="" if mark == "-" else mark)
+            command=row.get("COMMAND", row.get("ARGS", row.get("CMD", ""))),
+            start=int(start) if start.isdecimal() else 0, unit="" if unit == "-" else unit, mark="" if mark == "-" else mark)
     return out
 
 
 def age(text: str) -> int | None:
     """Seconds out of `2-03:11:09`, `11:09` or `184269`."""
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if not match:
@@ -176,7 +176,7 @@ def holders(text: str) -> tuple[Holder, ...]:
     out: dict[int, Holder] = {}
     for line in text.splitlines():
         words = line.split(None, 2)
-        if len(words) >= 2 and words[0].isdigit():
+        if len(words) >= 2 and words[0].isdecimal():
             pid, name = int(words[0]), words[2] if len(words) > 2 else ""
             known = out.get(pid, Holder(pid, (), name))
             out[pid] = Holder(pid, (*known.devices, words[1]), name or known.name)

@@ -119,7 +119,7 @@ def sysfs(files: Mapping[str, str]) -> tuple[Port, ...]:
             device, port, _word(values.get("state", "")), _word(values.get("phys_state", "")),
             number(values.get("rate", "").split(" (")[0].replace("Gb/sec", "").strip()), values.get("link_layer", ""),
             about.get("fw_ver", ""), about.get("hca_type", ""), None,
-            int(numa) if re.fullmatch(r"-?\d+", numa) else None, int(downed) if downed.isdigit() else None,
+            int(numa) if re.fullmatch(r"-?\d+", numa) else None, int(downed) if downed.isdecimal() else None,
             _gids(values)))
     if not out:
         raise Unread("no RDMA device", absent=True)
@@ -133,7 +133,7 @@ def _word(text: str) -> str:
 
 
 def _natural(text: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _gids(values: Mapping[str, str]) -> tuple[Gid, ...]:
@@ -152,7 +152,7 @@ def show_gids(text: str) -> Mapping[str, tuple[Gid, ...]]:
     out: dict[str, tuple[Gid, ...]] = {}
     for line in plain(text).splitlines():
         words = line.split()
-        if len(words) >= 6 and words[1].isdigit() and words[2].isdigit():
+        if len(words) >= 6 and words[1].isdecimal() and words[2].isdecimal():
             kind = "RoCE v2" if "v2" in words else "IB/RoCE v1"
             out[words[0]] = (*out.get(words[0], ()), Gid(int(words[2]), kind, words[3], words[-1]))
     return out
