@@ -11,9 +11,11 @@ from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
+from bringup.environments.bringing import become_of, bring_interpreters, hardware_of
 from bringup.environments.definition import load_environment
 from bringup.environments.indexes import package_settings
 from bringup.environments.planned import HostFacts, Planned, Prepared, all_pythons, plan_for, prepare
+from bringup.environments.supplies import Supplies, supplies_of
 from bringup.environments.uv import uv_blob, uv_version
 from bringup.environments.wheels import fetch_wheels
 from bringup.run.actions import Blob, Call, Fleet
@@ -50,7 +52,8 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
     work = _Work(fleet, args)
     results, plans = work.plan("build_environments")
     apart = {host: planned for host, planned in plans.items()
-             if str(fleet.variables(host).get("bringup_packages_from")) == "controller" and not fleet.check}
+             if (host in work.supplies or str(fleet.variables(host).get("bringup_packages_from")) == "controller")
+             and not fleet.check}
     ready = {host: planned for host, planned in plans.items() if host not in apart}
     last = dict.fromkeys(work.names, f"looking on {plural(len(plans), 'host')}")
     for name in work.names:
@@ -88,9 +91,14 @@ def _from_here(work: _Work, plans: Mapping[str, Sequence[Planned]], told: Callab
         items = []
         try:
             for one in planned:
-                fleet.emit(Progress(one.name, "no index from there: the wheels come from here", host=host))
                 lock = work.prepared[one.name].locks[one.platform.name]
-                wheels = fetch_wheels(lock, one.python, one.platform, cache, package_settings())
+                wheels: Mapping[str, Blob]
+                if host in work.supplies:
+                    fleet.emit(Progress(one.name, f"wheels from the bundle {work.supplies[host].name}", host=host))
+                    wheels = work.supplies[host].wheels_for(lock, one.python)
+                else:
+                    fleet.emit(Progress(one.name, "no index from there: the wheels come from here", host=host))
+                    wheels = fetch_wheels(lock, one.python, one.platform, cache, package_settings())
                 blobs += wheels.values()
                 items.append(replace(one, item={**one.item, "wheels": {n: b.digest for n, b in wheels.items()}}))
         except BringupError as error:
@@ -189,6 +197,8 @@ class _Work:
             name: prepare(load_environment(envs, name), fleet.project.root) for name in self.names
         }
         self.facts: dict[str, HostFacts] = {}
+        carried = {host: supplies_of(fleet.variables(host)) for host in fleet.hosts}
+        self.supplies: dict[str, Supplies] = {host: one for host, one in carried.items() if one is not None}
 
     def plan(self, task: str) -> tuple[dict[str, Result], dict[str, list[Planned]]]:
         """Probe all hosts and plan for each. Results are those of hosts for which it went wrong."""
@@ -201,16 +211,20 @@ class _Work:
                 args["python"] = str(variables["bringup_environment_python"])
             if variables.get("bringup_uv"):
                 args["uv"] = str(variables["bringup_uv"])
-            calls[host] = Call("python_env", args, become=_become(variables), timeout=120.0, changes=False)
+            calls[host] = Call("python_env", args, become=become_of(variables), timeout=120.0, changes=False)
         results: dict[str, Result] = {}
         plans: dict[str, list[Planned]] = {}
         for host, result in self.fleet.call(calls).items():
             if result.bad:
                 results[host] = replace(result, task=task)
-                continue
-            self.facts[host] = facts = HostFacts.of(result.data)
+            else:
+                self.facts[host] = HostFacts.of(result.data)
+        if self.supplies and task == "build_environments":
+            results.update(bring_interpreters(self, task))
+        for host in [host for host in self.facts if host not in results]:
+            facts, supplies = self.facts[host], self.supplies.get(host)
             try:
-                plans[host] = [plan_for(self.prepared[name], facts, _hardware(self.fleet.variables(host)))
+                plans[host] = [plan_for(self.prepared[name], facts, hardware_of(self.fleet.variables(host)), supplies)
                                for name in self.of_host[host]]
             except InputError:
                 raise
@@ -232,21 +246,12 @@ class _Work:
         if facts.uv and (variables.get("bringup_uv") or _as_new(facts.uv_version)):
             args["uv"] = facts.uv
         elif action == "build":
-            blob = uv_blob(facts.machine, self.fleet.project.state / "cache")
-            args.update(uv_digest=blob.digest, uv_version=uv_version())
+            carried = self.supplies[host].uv.get(facts.machine) if host in self.supplies else None
+            version, blob = carried or (uv_version(), uv_blob(facts.machine, self.fleet.project.state / "cache"))
+            args.update(uv_digest=blob.digest, uv_version=version)
             blobs.append(blob)
-        return Call("python_env", args, become=_become(variables), timeout=timeout, changes=changes,
+        return Call("python_env", args, become=become_of(variables), timeout=timeout, changes=changes,
                     blobs=tuple({blob.digest: blob for blob in blobs}.values()))
-
-
-def _become(variables: Mapping[str, Any]) -> str | None:
-    value = variables.get("bringup_privileged", True)
-    return None if str(value).strip().lower() in ("false", "no", "off", "0") else "root"
-
-
-def _hardware(variables: Mapping[str, Any]) -> str | None:
-    deployment = variables.get("deployment")
-    return str(deployment["hardware"]) if isinstance(deployment, Mapping) and deployment.get("hardware") else None
 
 
 def _as_new(version: str | None) -> bool:

@@ -16,6 +16,7 @@ from bringup.base.errors import InputError, StepError
 from bringup.environments.definition import Environment, Platform
 from bringup.environments.digest import environment_digest, overlay_tar
 from bringup.environments.locks import Lock, lock_cuda, read_lock
+from bringup.environments.supplies import CarriedPython, Supplies
 from bringup.run.actions import Blob
 
 FAMILIES: Mapping[str, str] = {"h20": "cuda", "h100": "cuda", "h200": "cuda", "b200": "cuda", "gb200": "cuda",
@@ -84,12 +85,13 @@ def prepare(environment: Environment, base: Path) -> Prepared:
     return Prepared(environment, locks, overlay, tops)
 
 
-def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Planned:
-    """Choose platform and interpreter for a host and name the result. Raises StepError when nothing fits it."""
+def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None, supplies: Supplies | None = None) -> Planned:
+    """Choose platform and interpreter for a host and name the result; with supplies, an interpreter that they have
+    wheels for. Raises StepError when nothing fits it."""
     environment = prepared.environment
     platform = _platform(prepared, facts, hardware)
     lock = prepared.locks[platform.name]
-    interpreter = _interpreter(environment, lock, facts)
+    interpreter = _interpreter(environment, lock, facts, supplies)
     digest = environment_digest(environment, platform, lock, interpreter, prepared.overlay)
     blobs = [_blob(lock.text.encode())]
     overlay = None
@@ -143,8 +145,29 @@ def _too_new(lock: Lock, driver: str | None) -> str | None:
     return f"driver {least} or newer for CUDA {cuda}"
 
 
-def _interpreter(environment: Environment, lock: Lock, facts: HostFacts) -> Mapping[str, Any]:
-    wanted = [python for python in environment.pythons if python in lock.pythons]
+def to_bring(prepared: Prepared, facts: HostFacts, hardware: str | None, supplies: Supplies) -> CarriedPython | None:
+    """The carried interpreter that a host needs for an environment; None where one of its own fits.
+
+    Raises StepError."""
+    lock = prepared.locks[_platform(prepared, facts, hardware).name]
+    wanted = _wanted_pythons(prepared.environment, lock, supplies)
+    if any(_minor(found["version"]) in wanted for found in facts.interpreters):
+        return None
+    return supplies.interpreter(wanted, facts.machine)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _wanted_pythons(environment: Environment, lock: Lock, supplies: Supplies | None) -> list[str]:
+    carried = lock.pythons if supplies is None else supplies.pythons_of(lock)
+    return [python for python in environment.pythons if python in lock.pythons and python in carried]
+
+
+def _interpreter(environment: Environment, lock: Lock, facts: HostFacts, supplies: Supplies | None = None
+                 ) -> Mapping[str, Any]:
+    wanted = _wanted_pythons(environment, lock, supplies)
     for python in wanted:
         for found in facts.interpreters:
             if found["version"].split(".")[:2] == python.split("."):
@@ -152,7 +175,8 @@ def _interpreter(environment: Environment, lock: Lock, facts: HostFacts) -> Mapp
     have = ", ".join(f"{one['path']} ({one['version']})" for one in facts.interpreters)
     raise StepError(f"no Python for the environment {environment.name} on this host",
                     expected="CPython " + " or ".join(wanted), found=have or "none of them on PATH",
-                    next=f"apt-get install python{wanted[0]}, or name one in bringup_environment_python")
+                    next=f"apt-get install python{wanted[0]}, or name one in bringup_environment_python"
+                    if supplies is None else "make a bundle with the interpreter, or with wheels for the hosts' own")
 
 
 def _verify(environment: Environment) -> dict[str, Any]:

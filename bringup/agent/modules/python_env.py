@@ -2,6 +2,7 @@
 
 `action`
     probe    what is here: machine, glibc, interpreters, uv, free space
+    bring    unpack the interpreter of `archive` (digest, name, version) under bringup_root
     find     whether the environments of `environments` (name and digest suffice) are here and sound
     build    build the environments of `environments` that are not sound, side by side
     verify   prove each environment of `environments` again, every recorded hash included; changes nothing
@@ -14,13 +15,14 @@ import os
 import queue
 import threading
 
-from bringup.agent.modules import python_env_build, python_env_check, python_env_probe
+from bringup.agent.modules import python_env_bring, python_env_build, python_env_check, python_env_probe
 from bringup.agent.task import Failure
 
 ARGUMENTS = {
-    "action": {"type": "str", "required": True, "choices": ["probe", "find", "build", "verify"]},
+    "action": {"type": "str", "required": True, "choices": ["probe", "bring", "find", "build", "verify"]},
     "pythons": {"type": "list", "default": []},
     "python": {"type": "path"},
+    "archive": {"type": "dict"},
     "environments": {"type": "list", "default": []},
     "uv": {"type": "path"},
     "uv_digest": {"type": "str"},
@@ -35,6 +37,8 @@ def run(task):
     if action == "probe":
         return python_env_probe.run(task)
     os.umask(0o022)  # engines of another account read what is built here
+    if action == "bring":
+        return python_env_bring.run(task)
     if action == "find":
         return _found(task)
     if action == "verify":

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 
 from bringup.agent.modules import python_env_build
@@ -14,15 +15,16 @@ _ASK = ("import platform,sys,sysconfig;"
 
 def run(task):
     named = task.args.get("python")
-    found = interpreters(task.args["pythons"], named)
+    found = interpreters(task.args["pythons"], named, task.root)
     uv, version = find_uv(task.args.get("uv"), task.root)
     return {"changed": False, "machine": platform.machine(), "system": platform.system().lower(), "glibc": glibc(),
             "interpreters": found, "uv": uv, "uv_version": version, "free": _free(task.root),
             "driver": driver()}
 
 
-def interpreters(wanted, named=None):
-    """The interpreters found: for each wanted version the first on PATH that has it. A named one is the only one.
+def interpreters(wanted, named=None, root=None):
+    """The interpreters found: for each wanted version the first on PATH that has it, else one that was brought under
+    `root`. A named one is the only one.
 
     Raises Failure when the named one is not there or answers nothing.
     """
@@ -35,7 +37,7 @@ def interpreters(wanted, named=None):
         return [seen]
     out, asked = [], {}
     for version in wanted:
-        for candidate in _candidates(version):
+        for candidate in _candidates(version) + _brought(version, root):
             real = os.path.realpath(candidate)
             if real not in asked:
                 asked[real] = ask(candidate)
@@ -75,6 +77,18 @@ def _candidates(version):
             if os.access(path, os.X_OK) and path not in out:
                 out.append(path)
     return out
+
+
+def _brought(version, root):
+    """Interpreters of ours: under `pythons/` of bringup_root, the newest patch version first."""
+    place = os.path.join(root or "", "pythons")
+    try:
+        names = os.listdir(place) if root else []
+    except OSError:
+        return []
+    fitting = [name for name in names if name.startswith("cpython-%s." % version) and ".new-" not in name]
+    fitting.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)[:3]], reverse=True)
+    return [os.path.join(place, name, "bin", "python%s" % version) for name in fitting]
 
 
 def glibc():
