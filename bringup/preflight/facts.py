@@ -12,6 +12,8 @@ from bringup.preflight.parsers import ascend, dcgm, host, kernel, load, nvidia_q
 from bringup.preflight.parsers.processes import Holder
 from bringup.preflight.unread import Unread
 
+_UNIT_KINDS = ("service", "scope", "slice", "socket", "target", "timer", "path", "mount")
+
 
 class Facts:
     """Facts of one host. Each property parses once; what cannot be read raises Unread each time it is asked."""
@@ -167,7 +169,19 @@ class Facts:
 
     @cached_property
     def units(self) -> tuple[Mapping[str, str], ...]:
-        return host.units(self.answers.text("host.units"))
+        """The units of ours. Raises Unread, absent where no systemd answers."""
+        answer = self.answers.get("host.units")
+        if answer.rc:
+            raise Unread("systemd does not answer", absent=True)
+        found = host.units(self.answers.text("host.units"))
+        for unit in found:
+            name, _, kind = unit.get("Id", "").rpartition(".")
+            if not name.startswith("bringup") or kind not in _UNIT_KINDS:
+                raise Unread(f"systemctl names `{unit.get('Id', '')}`, no unit of ours")
+            # slices and scopes have no such limit
+            if kind == "service" and host.unit_limit(unit.get("LimitMEMLOCK", "")) == "":
+                raise Unread(f"systemctl says no memory limit of {unit['Id']}")
+        return found
 
     @cached_property
     def docker(self) -> host.Docker:

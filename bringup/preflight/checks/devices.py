@@ -188,6 +188,9 @@ def xid(view: View) -> list[Outcome]:
     out = []
     for (code, address), seen in sorted(groups.items()):
         out.append(_judge_xid(code, f"GPU {index[address]}" if address in index else f"PCI {address}", seen, uptime))
+    torn = [line for line in log.torn if "sxid" not in line.lower()]
+    if torn:
+        out.append(unknown("a line of the kernel log about an Xid cannot be read", details=(torn[-1],)))
     return out or [passed("none")]
 
 

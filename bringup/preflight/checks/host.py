@@ -141,8 +141,11 @@ def memlock(view: View) -> Outcome:
 
 def _units(view: View) -> list[dict[str, str]]:
     try:
-        return [dict(unit) for unit in view.facts.units if unit.get("Id", "").startswith("bringup")]
-    except Unread:
+        # a job of ours builds or copies: it serves nothing
+        return [dict(unit) for unit in view.facts.units if not unit["Id"].startswith("bringup-job-")]
+    except Unread as error:
+        if not error.absent:
+            raise
         return []
 
 

@@ -238,6 +238,9 @@ def sxid(view: View) -> list[Outcome]:
     for (code, fatal), lines in sorted(seen.items(), key=lambda item: not item[0][1]):
         text = f"SXid {code} {'fatal' if fatal else 'non-fatal'}" + (f", {len(lines)} times" if lines[1:] else "")
         out.append(failed(text, details=(lines[-1],)) if fatal else noted(text, details=(lines[-1],)))
+    torn = [line for line in view.facts.kernel_log.torn if "sxid" in line.lower()]
+    if torn:
+        out.append(unknown("a line of the kernel log about an SXid cannot be read", details=(torn[-1],)))
     return out or [passed("none")]
 
 

@@ -57,7 +57,10 @@ def slot_power(view: View) -> Outcome:
 def acs(view: View) -> Outcome:
     if view.facts.virtual != "none":
         return skipped(f"a virtual machine ({view.facts.virtual}): its host decides")
-    on = [device for device, enabled in view.facts.acs if enabled]
+    bridges = view.facts.acs
+    if not bridges:
+        return skipped("lspci names no bridge that could")
+    on = [device for device, enabled in bridges if enabled]
     if on:
         return warned(f"on for {len(on)} bridges: GPU-to-NIC traffic takes the way over the CPU",
                       details=(", ".join(device for device in on[:4] if device),))

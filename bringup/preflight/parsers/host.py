@@ -62,6 +62,8 @@ def chrony(text: str) -> Clock:
     source = re.sub(r"^[0-9A-F]{8} \((.*)\)$", r"\1", fields.get("Reference ID", ""))
     if leap == "Not synchronised":
         return Clock(False, None, source, "chrony")
+    if leap not in ("Normal", "Insert second", "Delete second"):
+        raise Unread(f"chronyc tracking says of the leap status: {leap}")
     match = re.match(r"(\d+\.\d+) seconds (fast|slow)", fields.get("System time", ""))
     if not match:
         raise Unread("chronyc tracking has no system time")
@@ -175,13 +177,15 @@ def docker(text: str) -> Docker:
 def swaps(text: str) -> tuple[tuple[str, int], ...]:
     """/proc/swaps: device and size in bytes. Raises Unread."""
     lines = text.splitlines()
-    if not lines or not lines[0].startswith("Filename"):
+    if not lines or lines[0].split() != ["Filename", "Type", "Size", "Used", "Priority"]:
         raise Unread("no table in /proc/swaps")
     out = []
     for line in lines[1:]:
-        words = line.split()
-        if len(words) >= 4 and words[2].isdecimal():
-            out.append((words[0], int(words[2]) * 1024))
+        # a name may hold blanks: the numbers are counted from the right
+        match = re.fullmatch(r"(\S.*?)\s+(\S+)\s+(\d+)\s+(\d+)\s+(-?\d+)\s*", line)
+        if not match:
+            raise Unread(f"/proc/swaps has the line `{line[:80]}`")
+        out.append((match.group(1), int(match.group(3)) * 1024))
     return tuple(out)
 
 

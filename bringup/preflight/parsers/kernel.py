@@ -13,6 +13,7 @@ _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)$")
 _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal)?,?\s*(.*)$")
 _LOG = re.compile(r"(?m)^(\[ *\d+\.\d+\]|\[\w{3} |\w{3} +\d+ \d+:|kern |\d+,\d+,\d+|<\d+>|\d{4}-\d\d-\d\d)"
                   r"|NVRM: |SXid ")
+_NO_XID = re.compile(r"NVRM\W*\bXid\b|\bSXid\b|\bXid\W*\(PCI", re.IGNORECASE)
 _SECONDS = re.compile(r"^\[\s*(\d+\.\d+)\]")
 _NARROW = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): (\S+ Gb/s) available PCIe bandwidth, "
                      r"limited by (.+?) at (\S+) \(capable of (\S+ Gb/s)")
@@ -52,6 +53,8 @@ class KernelLog:
     flaps: Mapping[str, int]
     segfaults: tuple[str, ...]
     hung: tuple[str, ...]
+    torn: tuple[str, ...] = ()
+    """Lines of the driver about an Xid that cannot be read."""
 
 
 def parse(text: str) -> KernelLog:
@@ -66,6 +69,7 @@ def parse(text: str) -> KernelLog:
     flaps: dict[str, int] = {}
     segfaults: list[str] = []
     hung: list[str] = []
+    torn: list[str] = []
     lines = plain(text).splitlines()
     for line in lines:
         if match := _XID.search(line):
@@ -76,6 +80,10 @@ def parse(text: str) -> KernelLog:
             # the driver repeats an SXid with its raw data: that line has no word for how bad it is
             if match.group(4):
                 sxids.append(SXid(match.group(1), int(match.group(3)), match.group(4) == "Fatal", match.group(5)))
+            elif "Data {" not in line:
+                torn.append(line.strip())
+        elif _NO_XID.search(line):
+            torn.append(line.strip())
         elif match := _NARROW.search(line):
             narrow.append((match.group(1), f"{match.group(2)}, limited by {match.group(3)} at {match.group(4)} "
                                            f"(capable of {match.group(5)})"))
@@ -90,7 +98,7 @@ def parse(text: str) -> KernelLog:
         if match := _FLAP.search(line):
             flaps[match.group(1)] = flaps.get(match.group(1), 0) + 1
     return KernelLog(len(lines), tuple(xids), tuple(sxids), tuple(narrow), tuple(power), tuple(unplugged), flaps,
-                     tuple(segfaults), tuple(hung))
+                     tuple(segfaults), tuple(hung), tuple(torn))
 
 
 def modules(text: str) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bringup.preflight.parsers.text import absent, broken, bus, plain, whole
 from bringup.preflight.parsers.text import number as to_number
@@ -13,6 +13,10 @@ from bringup.preflight.unread import Unread
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\S*)\s*$")
 _TROUBLE = re.compile(r"unable to determine the device handle|gpu is lost|failed to|unknown error|couldn't communicate"
                       r"|no devices were found", re.IGNORECASE)
+_KEPT = frozenset(("Product Name", "Serial Number", "VBIOS Version", "Persistence Mode", "Compute Mode", "MIG Mode",
+                   "GPU Recovery Action", "FB Memory Usage", "ECC Mode", "ECC Errors", "Remapped Rows", "PCI",
+                   "Temperature", "GPU Power Readings", "Fabric", "Clocks Event Reasons", "Clocks Throttle Reasons"))
+"""Keys whose values are judged."""
 _FAULTS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -96,7 +100,8 @@ def parse(text: str, *, complete: bool = True) -> SmiLog:
     attached = whole(head.get("Attached GPUs", ""))
     if complete and attached is not None and len(blocks) + len(troubles) < attached:
         raise Unread(f"nvidia-smi -q stops after {len(blocks)} of {attached} GPUs")
-    gpus = tuple(_gpu(number, address, tree) for number, (address, tree) in enumerate(blocks))
+    gpus = _alike([_gpu(number, address, tree) for number, (address, tree) in enumerate(blocks)],
+                  [tree for _, tree in blocks])
     return SmiLog(driver.split(" ")[0], cuda.split(" ")[0], attached if attached is not None else len(gpus), gpus,
                   tuple(troubles))
 
@@ -138,6 +143,18 @@ def _blocks(lines: list[str]) -> tuple[dict[str, str], list[tuple[str, Tree]], l
     return head, blocks, troubles
 
 
+def _alike(gpus: list[Gpu], trees: list[Tree]) -> tuple[Gpu, ...]:
+    """GPUs of one product and driver print the same keys: one that lacks a key of its siblings cannot be read whole."""
+    out = []
+    for gpu, tree in zip(gpus, trees, strict=True):
+        siblings = [keys for other, keys in zip(gpus, trees, strict=True)
+                    if other is not gpu and other.name == gpu.name]
+        lost = [path for path in siblings[0] if path not in tree and path[0] in _KEPT
+                and all(path in keys for keys in siblings)] if siblings else []
+        out.append(replace(gpu, unreadable=(*gpu.unreadable, *(" ".join(path) for path in lost))))
+    return tuple(out)
+
+
 class _Reader:
     """Looks up values of one GPU and remembers which answered with an error."""
 
@@ -158,10 +175,15 @@ class _Reader:
         return ""
 
     def whole(self, *paths: tuple[str, ...]) -> int | None:
-        return whole(self.text(*paths))
+        value = self.number(*paths)
+        return int(value) if value is not None else None
 
     def number(self, *paths: tuple[str, ...]) -> float | None:
-        return to_number(self.text(*paths))
+        text = self.text(*paths)
+        value = to_number(text)
+        if text and value is None:
+            self.unreadable.append(" ".join(next(path for path in paths if path in self.tree)))
+        return value
 
     def flag(self, *paths: tuple[str, ...]) -> bool | None:
         value = self.text(*paths).lower()

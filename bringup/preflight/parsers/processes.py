@@ -74,7 +74,8 @@ def processes(text: str) -> Mapping[int, Process]:
             pid=int(row["PID"]), parent=int(parent) if parent.isdecimal() else 0, user=row.get("USER", ""),
             state=row.get("STAT", row.get("S", "")), age=age(row.get("ELAPSED", "")),
             command=row.get("COMMAND", row.get("ARGS", row.get("CMD", ""))),
-            start=int(start) if start.isdecimal() else 0, unit="" if unit == "-" else unit, mark="" if mark == "-" else mark)
+            start=int(start) if start.isdecimal() else 0,
+            unit="" if unit == "-" else unit, mark="" if mark == "-" else mark)
     return out
 
 
@@ -184,13 +185,16 @@ def holders(text: str) -> tuple[Holder, ...]:
 
 
 def acs(text: str) -> tuple[tuple[str, bool], ...]:
-    """`lspci -vvv` cut to device lines and ACSCtl lines: (device, True where SrcValid is on)."""
+    """`lspci -vvv` cut to device lines and ACSCtl lines: (device, True where SrcValid is on). Raises Unread."""
     out = []
     current = ""
     for line in text.splitlines():
         head = re.match(r"^([0-9a-f]{2,4}:[0-9a-f:.]+)\s", line)
         if head:
             current = bus(head.group(1))
-        elif "ACSCtl:" in line:
-            out.append((current, "SrcValid+" in line))
+        elif re.search(r"ACSCtl", line, re.IGNORECASE):
+            state = re.search(r"ACSCtl:\s+SrcValid([+-])", line)
+            if not state:
+                raise Unread(f"lspci says `{line.strip()[:80]}`")
+            out.append((current, state.group(1) == "+"))
     return tuple(out)

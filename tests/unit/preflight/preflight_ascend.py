@@ -1,0 +1,86 @@
+"""A healthy Ascend host of eight 910B, and its plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from preflight_hosts import (
+    PLANNED,
+    change,
+    edit,
+    healthy,
+    sample,
+)
+
+from bringup.preflight.answers import Answers
+from bringup.preflight.requirement import profiles
+
+
+def ascend_host(
+    host: str,
+    *,
+    driver: str = "25.5.0",
+    firmware: str = "7.8.0.5",
+    cann: str = "8.5.0",
+    ips: dict[int, str] | None = None,
+    conf: str | None = None,
+) -> Answers:
+    """A healthy A2 host of the sample outputs."""
+    base = healthy(host)
+    items = {name: answer for name, answer in base.items.items() if not name.startswith(("nvidia.", "rdma."))}
+    made = replace(base, items=items)
+    made = change(
+        made,
+        "ascend.info",
+        sample("npu-smi/info-910b3x8-25.2.0.txt").replace("21784/ 65536", "3402 / 65536").replace("124528", "124528"),
+    )
+    made = change(
+        made, "host.pci", "".join(f"0000:{0xC0 + n:02x}:00.0 1200: 19e5:d802 driver=davinci\n" for n in range(8))
+    )
+    made = change(
+        made,
+        "host.devices",
+        "".join(f"660 0 1000 /dev/davinci{n}\n" for n in range(8))
+        + "660 0 1000 /dev/davinci_manager\n660 0 1000 /dev/devmm_svm\n660 0 1000 /dev/hisi_hdc\n",
+    )
+    made = change(
+        made,
+        "ascend.driver",
+        files={"/usr/local/Ascend/driver/version.info": f"Version={driver}\ncompatible_version_fw=[7.0.0,7.8.99]\n"},
+    )
+    made = change(made, "ascend.firmware", files={"/usr/local/Ascend/firmware/version.info": f"Version={firmware}\n"})
+    made = change(made, "ascend.cann", files={"/usr/local/Ascend/x/ascend_toolkit_install.info": f"version={cann}\n"})
+    made = change(made, "ascend.install", files={"/etc/ascend_install.info": "Driver_Install_Status=complete\n"})
+    chips = ips if ips is not None else {n: f"29.0.0.{10 + n}" for n in range(8)}
+    made = change(
+        made,
+        "hccn.ip",
+        "".join(
+            f"== {n}\n" + (f"ipaddr:{ip}\nnetmask:255.255.255.0\n" if ip != "none" else "\n") for n, ip in chips.items()
+        ),
+    )
+    made = change(made, "hccn.link", "".join(f"== {n}\nlink status: UP\n" for n in chips))
+    made = change(made, "hccn.net_health", "".join(f"== {n}\nnet health status: Success\n" for n in chips))
+    made = change(made, "hccn.tls", "".join(f"== {n}\ndev_id:{n}, tls switch[0](0:disable, 1:enable)\n" for n in chips))
+    if conf is None:
+        conf = "".join(f"address_{n}={ip}\nnetmask_{n}=255.255.255.0\n" for n, ip in chips.items())
+    return change(made, "ascend.hccn_conf", files={"/etc/hccn.conf": conf}) if conf else made
+
+
+ASCEND = replace(
+    PLANNED,
+    hardware="ascend-a2",
+    profile=profiles()["ascend-a2"],
+    engine="vllm-ascend",
+    wheel="",
+    cuda_of_wheel="",
+    ports={},
+    memory_minimum=None,
+    weights_bytes=400_000_000_000,
+)
+
+
+def without_process(answers: Answers) -> Answers:
+    """The sample host serves on one chip: take the process away."""
+    return edit(answers, "ascend.info", lambda text: re.sub(r"(?m)^\| \d +\d +\| \d+ +\|.*\n", "", text))
