@@ -148,7 +148,8 @@ def _of(peer: peers.Peer, name: str, package: str, make: Callable[[peers.Peer], 
 def timed(engine: Engine, place: Place) -> tuple[float, str]:
     """Seconds that one run takes, and what it printed. Raises SystemExit with its last lines when it fails."""
     command, folder, environment = engine.command(place)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    clean = {name: value for name, value in os.environ.items()
+             if not name.startswith("ANSIBLE_") and name != "PYTHONDONTWRITEBYTECODE"}
     begun = time.monotonic()
     done = subprocess.run(command, cwd=folder, env={**clean, **environment}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800)

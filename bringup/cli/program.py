@@ -13,6 +13,11 @@ from bringup.cli.namespace import namespace
 
 
 class _Program(Program):  # type: ignore[misc]
+    def parse_core(self, argv: list[str] | None) -> None:
+        keeps = sys.dont_write_bytecode
+        super().parse_core(argv)
+        sys.dont_write_bytecode = keeps
+
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:
         try:
             super().run(argv, exit=exit)

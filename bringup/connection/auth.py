@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import getpass
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -142,8 +141,3 @@ def _parse(path: str) -> Any:
         raise problem
     kind = paramiko.ECDSAKey if b"EC PRIVATE KEY" in head else paramiko.RSAKey
     return kind.from_private_key_file(path)
-
-
-def default_user() -> str:
-    """The account's own name, as ssh takes it."""
-    return getpass.getuser()

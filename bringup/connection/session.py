@@ -206,9 +206,13 @@ class Session:
             from bringup.connection.local import LocalPipe
 
             return LocalPipe(self.target, self._marker)
+        from bringup.connection.dial import connect
+        from bringup.connection.way import server_of
+
+        link = connect(server_of(self.target), self._gate)
         from bringup.connection.ssh import SshPipe
 
-        return SshPipe(self.target, self._gate, command)
+        return SshPipe(self.host, link, command)
 
     def _taken(self) -> bytes:
         """The control frames that wait, as bytes; the caller holds the lock."""

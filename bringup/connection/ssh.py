@@ -9,9 +9,8 @@ from typing import Any
 import paramiko
 
 from bringup.base.errors import UnreachableError
-from bringup.connection.dial import LOGIN, connect, hang_up, server_of
-from bringup.connection.gate import Gate
-from bringup.connection.messages import Target
+from bringup.connection.dial import Link, hang_up
+from bringup.connection.login import LOGIN
 
 _EXEC = paramiko.common.byte_chr(98)  # SSH_MSG_CHANNEL_REQUEST
 
@@ -22,9 +21,7 @@ WRITE = 65536
 class SshPipe:
     """One channel of one connection: the command is sent and the agent behind it, without waiting for the reply."""
 
-    def __init__(self, target: Target, gate: Gate, command: str) -> None:
-        server = server_of(target)
-        link = connect(server, gate)
+    def __init__(self, host: str, link: Link, command: str) -> None:
         self.round_trip = link.round_trip
         self._connection = link.connection
         transport = self._connection.transport
@@ -32,7 +29,7 @@ class SshPipe:
             self._channel: Any = transport.open_session(window_size=2 << 21, timeout=LOGIN)
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._connection.close()
-            raise UnreachableError("the server opens no session (phase: session)", host=target.host, found=str(error),
+            raise UnreachableError("the server opens no session (phase: session)", host=host, found=str(error),
                                    next="see MaxSessions, PAM and the account's shell there") from None
         self._transport = transport
         message = paramiko.Message()

@@ -53,7 +53,8 @@ def refusal(key: UnknownKey, asked: bool) -> BringupError:
 
 def collect_keys(targets: Sequence[Target], gate: Gate) -> tuple[dict[str, UnknownKey], dict[str, BringupError]]:
     """Keys that nobody knows yet, by host, and the errors met on the way. No login is tried."""
-    from bringup.connection.dial import host_key, server_of
+    from bringup.connection.dial import host_key
+    from bringup.connection.way import server_of
 
     found: dict[str, UnknownKey] = {}
     errors: dict[str, BringupError] = {}

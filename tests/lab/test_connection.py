@@ -249,7 +249,7 @@ def test_nothing_listens_there(server: SshServer) -> None:
 
 
 def test_a_server_that_never_greets_names_the_phase(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bringup.connection.dial.GREETING", 1.0)
+    monkeypatch.setattr("bringup.connection.login.GREETING", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         error = refusal(server.target(port=silent.getsockname()[1])).error
@@ -410,7 +410,7 @@ def test_an_answer_faster_than_the_one_who_asked_is_not_lost(server: SshServer, 
             time.sleep(1)
 
     monkeypatch.setattr(paramiko.Transport, "_send_message", slow)
-    monkeypatch.setattr("bringup.connection.dial.LOGIN", 4.0)
+    monkeypatch.setattr("bringup.connection.login.LOGIN", 4.0)
     with Driven(server.target()) as driven:
         assert driven.connected()
     other = make_key(server.folder / "other")
