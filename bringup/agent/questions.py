@@ -4,7 +4,6 @@ Each question returns {"rc", "stdout"}: text in the shape of the tool that usual
 JSON where there is none. A hand-written recording may hold the tool's own text instead.
 """
 
-import errno
 import glob
 import hashlib
 import json
@@ -12,19 +11,16 @@ import os
 import pwd
 import re
 import socket
-import struct
 import subprocess
 import tempfile
 import time
 
-from bringup.agent import questions_load, questions_net, questions_pair
+from bringup.agent import questions_load, questions_net, questions_pair, safetensors
 from bringup.agent.processes.proc import MARK
 
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
                      re.IGNORECASE)
 _DEVICE = re.compile(r"^/dev/(nvidia|davinci|kfd|dri/render)")
-_POINTER = b"version https://git-lfs"
-HEADER_LIMIT = 100 * 1024 * 1024  # the safetensors format allows no longer header
 
 
 def answer(name, given):
@@ -287,7 +283,7 @@ def _weights(given):
     config = _json(os.path.join(folder, "config.json"))
     out["config"] = {key: config.get(key) for key in ("model_type", "architectures", "torch_dtype", "dtype")}
     for name in sorted(wanted):
-        out["files"][name] = _shard(os.path.join(folder, name))
+        out["files"][name] = safetensors.shard(os.path.join(folder, name))
     return _tree(out)
 
 
@@ -298,46 +294,6 @@ def _json(path):
         return value if isinstance(value, dict) else {}
     except (OSError, ValueError):
         return {}
-
-
-def _shard(path):
-    """Size on disk against 8 bytes of length, the header, and the end of the last tensor."""
-    try:
-        size = os.stat(path).st_size
-    except OSError as error:
-        return {"error": "missing" if error.errno == errno.ENOENT else error.strerror}
-    one = {"size": size}
-    try:
-        with open(path, "rb") as handle:
-            head = handle.read(512)
-            if head.startswith(_POINTER):
-                one["pointer"] = True
-                match = re.search(br"\nsize (\d+)", head)
-                if match:
-                    one["expected"] = int(match.group(1))
-                return one
-            if len(head) < 8:
-                one["error"] = "shorter than a header"
-                return one
-            length = struct.unpack("<Q", head[:8])[0]
-            if length > HEADER_LIMIT or length < 2:
-                one["error"] = "no safetensors header"
-                return one
-            handle.seek(8)
-            raw = handle.read(length)
-        if len(raw) < length:
-            one["error"] = "ends inside its header"
-            one["expected"] = 8 + length
-            return one
-        one["header"] = hashlib.sha256(raw).hexdigest()
-        ends = [entry["data_offsets"][1] for name, entry in json.loads(raw.decode("utf-8")).items()
-                if name != "__metadata__"]
-        one["expected"] = 8 + length + (max(ends) if ends else 0)
-    except OSError as error:
-        one["error"] = error.strerror or str(error)
-    except (ValueError, KeyError, TypeError, IndexError):
-        one["error"] = "header is not readable"
-    return one
 
 
 def _shared_memory(given):
