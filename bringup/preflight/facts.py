@@ -387,8 +387,20 @@ class Facts:
         return ascend.package(self.answers.file("ascend.cann"))
 
     def hccn(self, what: str) -> Mapping[int, str]:
-        """The answers of `hccn_tool -WHAT -g` by device. Raises Unread."""
-        return ascend.per_device(self.answers.text(f"hccn.{what}", any_status=True))
+        """The answers of `hccn_tool -WHAT -g` by device, one for each chip. Raises Unread."""
+        found = ascend.per_device(self.answers.text(f"hccn.{what}", any_status=True))
+        return self._each(f"hccn.{what}", found, len(self.npu.chips))
+
+    def npus(self, probe: str) -> Mapping[int, str]:
+        """The answers of a probe that asks each NPU, by NPU. Raises Unread."""
+        found = ascend.per_device(self.answers.text(probe, any_status=True))
+        return self._each(probe, found, len({chip.npu for chip in self.npu.chips}))
+
+    @staticmethod
+    def _each(probe: str, found: Mapping[int, str], number: int) -> Mapping[int, str]:
+        if len(found) < number:
+            raise Unread(f"{probe} holds answers of {len(found)} of {number} devices")
+        return found
 
     @cached_property
     def hccn_conf(self) -> Mapping[int, tuple[str, int]]:

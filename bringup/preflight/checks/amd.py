@@ -29,11 +29,15 @@ def count(view: View) -> Outcome:
     there = len(_gpus(view))
     need = view.need.count
     try:
-        on_bus = len([d for d in view.facts.pci if d.vendor == "1002" and d.kind in ("1200", "0380")])
-    except Unread:
-        on_bus = 0
-    if on_bus > there:
+        on_bus: int | None = len([d for d in view.facts.pci if d.vendor == "1002" and d.kind[:2] in ("12", "03")])
+    except Unread as error:
+        if not error.absent:
+            raise
+        on_bus = None
+    if on_bus is not None and on_bus > there:
         return failed(f"{on_bus} on the PCI bus, {there} answer")
+    if on_bus is not None and on_bus < there:
+        return unknown(f"{there} answer, the list of the PCI bus holds {on_bus}")
     if need and there < need.number:
         return failed(f"{there} GPUs, {need.number:.0f} are needed", source=need.source)
     return passed(f"{there} GPUs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from bringup.base.text import duration, plural, size
 from bringup.preflight.parsers.host import unit_limit
 from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, warned
@@ -67,14 +69,18 @@ def governor(view: View) -> Outcome:
     return passed("performance")
 
 
-def _setting(view: View, path: str) -> str:
-    return view.facts.answers.file("host.settings", path).strip()
+def _setting(view: View, path: str, known: str) -> str:
+    """A setting of the kernel; `known` is a pattern of what may stand there. Raises Unread."""
+    text = view.facts.answers.file("host.settings", path).strip()
+    if not re.fullmatch(known, text):
+        raise Unread(f"{path} holds `{text[:40]}`")
+    return text
 
 
 @check("host.numa-balancing", "the kernel does not move pages between NUMA nodes", reads=("host.settings",),
        source="pages of pinned buffers and experts must stay", remedy="sudo sysctl kernel.numa_balancing=0")
 def numa_balancing(view: View) -> Outcome:
-    if _setting(view, "kernel/numa_balancing") not in ("0", ""):
+    if _setting(view, "kernel/numa_balancing", "[0-3]") != "0":
         return warned("on")
     return passed("off")
 
@@ -82,14 +88,14 @@ def numa_balancing(view: View) -> Outcome:
 @check("host.overcommit", "memory may be promised freely", reads=("host.settings",), source="engines map whole shards",
        remedy="sudo sysctl vm.overcommit_memory=0")
 def overcommit(view: View) -> Outcome:
-    value = _setting(view, "vm/overcommit_memory")
+    value = _setting(view, "vm/overcommit_memory", "[012]")
     return warned("vm.overcommit_memory is 2: large mappings are refused") if value == "2" else passed(value)
 
 
 @check("host.huge-pages", "transparent huge pages are not off", reads=("host.settings",), source="msprechecker: always",
        remedy="echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 def huge_pages(view: View) -> Outcome:
-    text = _setting(view, "transparent_hugepage/enabled")
+    text = _setting(view, "transparent_hugepage/enabled", r"(\w+ )*\[\w+\]( \w+)*")
     return noted("off: loading takes longer") if "[never]" in text else passed(text.partition("[")[2].partition("]")[0])
 
 

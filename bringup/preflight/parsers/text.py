@@ -25,7 +25,8 @@ def absent(cell: str) -> bool:
 def broken(cell: str) -> bool:
     """True for a cell that says: the device could not be asked (`[Unknown Error]`, `ERR!`, `[GPU requires reset]`)."""
     lower = cell.strip().lower()
-    return any(mark in lower for mark in _BROKEN)
+    # a cell in brackets holds no value but a word about it
+    return any(mark in lower for mark in _BROKEN) or (lower.startswith("[") and not absent(cell))
 
 
 def number(cell: str) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from preflight_ascend import ASCEND, ascend_host, without_process
 from preflight_cases import shown, state
 from preflight_hosts import (
     by_check,
     findings_of,
 )
+from preflight_makers import ASCEND, ascend_host, without_process
 
 from bringup.base.verdicts import Verdict
 
@@ -53,7 +53,12 @@ def test_c069_hccn_conf_against_the_chips() -> None:
     answers = {}
     for host, one in hosts.items():
         chips = {int(n): str(ip) for n, ip in one["chip_addresses"].items()}
-        answers[host] = without_process(ascend_host(host, ips=chips, conf=one["files"].get("/etc/hccn.conf", "")))
+        # the case tells of the first four: the rest of the host is whole
+        rest = {n: f"29.0.{host[-1]}.{20 + n}" for n in range(8) if n not in chips}
+        conf = one["files"].get("/etc/hccn.conf", "")
+        if conf:
+            conf += "".join(f"address_{n}={ip}\n" for n, ip in rest.items())
+        answers[host] = without_process(ascend_host(host, ips={**chips, **rest}, conf=conf))
     found = findings_of(answers, dict.fromkeys(hosts, ASCEND))
     first = [f.summary for f in by_check(found, "hccn.address") if f.subject == "a2-01"]
     assert first == ["chip 2: /etc/hccn.conf:5 says 29.0.0.99, the chip says 29.0.0.12"]

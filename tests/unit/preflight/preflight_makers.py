@@ -1,4 +1,4 @@
-"""A healthy Ascend host of eight 910B, and its plan."""
+"""Healthy hosts of other makers and their plans: eight 910B, eight MI300X."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ascend_host(
     made = change(
         made,
         "ascend.info",
-        sample("npu-smi/info-910b3x8-25.2.0.txt").replace("21784/ 65536", "3402 / 65536").replace("124528", "124528"),
+        sample("npu-smi/info-910b3x8-25.2.0.txt").replace("21784/ 65536", "3402 / 65536"),
     )
     made = change(
         made, "host.pci", "".join(f"0000:{0xC0 + n:02x}:00.0 1200: 19e5:d802 driver=davinci\n" for n in range(8))
@@ -63,6 +63,13 @@ def ascend_host(
     made = change(made, "hccn.link", "".join(f"== {n}\nlink status: UP\n" for n in chips))
     made = change(made, "hccn.net_health", "".join(f"== {n}\nnet health status: Success\n" for n in chips))
     made = change(made, "hccn.tls", "".join(f"== {n}\ndev_id:{n}, tls switch[0](0:disable, 1:enable)\n" for n in chips))
+    made = change(made, "hccn.link_stat", "".join(
+        f"== {n}\n" + sample("hccn_tool/link_stat-g-devid-prefix.txt") for n in chips))
+    made = change(made, "ascend.map", sample("npu-smi/info-m-910ax8-24.1.RC2.txt"))
+    made = change(made, "ascend.ecc", "".join(f"== {n}\n" + sample("npu-smi/info-t-ecc-910.txt") for n in range(8)))
+    made = change(made, "ascend.board", "".join(
+        f"== {n}\n" + sample("npu-smi/info-t-board-card-910a-23.0.5.txt") for n in range(8)))
+    made = change(made, "host.uptime", files={"/proc/uptime": "44800.0 1.0\n"})
     if conf is None:
         conf = "".join(f"address_{n}={ip}\nnetmask_{n}=255.255.255.0\n" for n, ip in chips.items())
     return change(made, "ascend.hccn_conf", files={"/etc/hccn.conf": conf}) if conf else made
@@ -84,3 +91,16 @@ ASCEND = replace(
 def without_process(answers: Answers) -> Answers:
     """The sample host serves on one chip: take the process away."""
     return edit(answers, "ascend.info", lambda text: re.sub(r"(?m)^\| \d +\d +\| \d+ +\|.*\n", "", text))
+
+
+def amd_host(host: str) -> Answers:
+    """A healthy host of eight MI300X."""
+    base = healthy(host)
+    items = {name: answer for name, answer in base.items.items() if not name.startswith(("nvidia.", "rdma."))}
+    text = sample("amd/rocm-smi-mi300x8.txt").replace(" 17% ", "  0% ")
+    answers = change(replace(base, items=items), "amd.smi", text)
+    return change(answers, "host.pci",
+                  "".join(f"0000:{n:02x}:00.0 1200: 1002:74a1 driver=amdgpu\n" for n in range(8)))
+
+
+AMD = replace(PLANNED, hardware="mi300x", profile=profiles()["mi300x"], cuda_of_wheel="", memory_minimum=None)
