@@ -37,7 +37,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Carried:
-    """An environment on a platform: the SHA-256 of its lock's text, and its wheels by minor Python."""
+    """An environment on a platform: the SHA-256 of its lock's text, and the SHA-256 of its wheels by
+    minor Python."""
 
     name: str
     platform: str

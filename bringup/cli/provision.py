@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from bringup.base.errors import ExitStatus
+from bringup.cli.bundle import BUNDLE, use_bundle
 from bringup.cli.options import Options, verb
-from bringup.cli.serve import CHANGING, run_stages
+from bringup.cli.serve import CHANGING, headline, read_stages
 
 
-@verb(CHANGING)
+@verb((*CHANGING, BUNDLE))
 def provision(options: Options) -> ExitStatus:
     """Take hosts to a verified endpoint: preflight, settings, environments, release, start, contract."""
-    return run_stages(options, "provision")
+    from bringup.cli.running import run_reading
+
+    reading = read_stages(options, "provision")
+    use_bundle(options, reading)
+    return run_reading(reading, verb="provision", headline=headline(reading))
