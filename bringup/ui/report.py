@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from bringup.base import events
 from bringup.base.errors import InputError, StepError
 from bringup.base.results import Result, Status
 from bringup.base.secrets import SCRUBBER
-from bringup.base.verdicts import Finding, Verdict
+from bringup.base.verdicts import Finding
 
 _NAMES = events.NAMES | {
     "run", "operator", "stages", "recap", "results", "parity", "notes", "ready", "summaries", "where",
@@ -105,9 +103,13 @@ def write_report(collector: Collector, path: str) -> None:
     if path.endswith(".json"):
         text = collector.json() + "\n"
     elif path.endswith(".xml"):
-        text = _junit(collector.tree())
+        from bringup.ui.report_junit import junit
+
+        text = junit(collector.tree())
     else:
-        text = _html(collector.tree())
+        from bringup.ui.report_page import page
+
+        text = page(collector.tree())
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -138,85 +140,3 @@ def _finding(finding: Finding) -> dict[str, Any]:
     out = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
     out["verdict"] = finding.verdict.value
     return {name: value for name, value in out.items() if value not in (None, (), {})}
-
-
-def _junit(tree: dict[str, Any]) -> str:
-    root = ElementTree.Element("testsuites", name=f"bringup {tree['verb']}")
-    _suite(root, "tasks", [(r["host"], r["task"], r["status"], r) for r in tree["results"]], {
-        "failed": Status.FAILED.value, "error": (Status.UNREACHABLE.value, Status.LOST.value)})
-    _suite(root, "checks", [(f["subject"], f["check"], f["verdict"], f) for f in tree["findings"]], {
-        "failed": Verdict.FAIL.value, "error": (Verdict.UNKNOWN.value,)})
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _suite(root: ElementTree.Element, name: str, rows: list[tuple[str, str, str, dict[str, Any]]],
-           kinds: dict[str, Any]) -> None:
-    if not rows:
-        return
-    suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(len(rows)))
-    totals = {"failures": 0, "errors": 0, "skipped": 0}
-    for subject, what, status, row in rows:
-        case = ElementTree.SubElement(suite, "testcase", classname=subject, name=what, time=str(row.get("seconds", 0)))
-        text = "\n".join(f"{key}: {row[key]}" for key in ("summary", "message", "expected", "found", "required", "mend",
-                                                        "next") if row.get(key))
-        if status == kinds["failed"] and not row.get("ignored"):
-            totals["failures"] += 1
-            ElementTree.SubElement(case, "failure", message=_clean(text.split("\n")[0])).text = _clean(text)
-        elif status in kinds["error"]:
-            totals["errors"] += 1
-            ElementTree.SubElement(case, "error", message=_clean(text.split("\n")[0])).text = _clean(text)
-        elif status in (Status.SKIPPED.value, Verdict.SKIP.value):
-            totals["skipped"] += 1
-            ElementTree.SubElement(case, "skipped", message=_clean(text.split("\n")[0]))
-    for key, value in totals.items():
-        suite.set(key, str(value))
-
-
-def _clean(text: str) -> str:
-    return "".join(char for char in text if char in "\t\n" or char >= " ")
-
-
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;color:#1b1b1b;
-background:#fff}table{border-collapse:collapse;width:100%;margin:1rem 0}td,th{text-align:left;padding:.3rem .6rem;
-border-bottom:1px solid #ddd;vertical-align:top}.fail,.unknown,.failed,.unreachable,.lost{color:#b00020;font-weight:600}
-.warn{color:#8a5a00;font-weight:600}.pass,.ok{color:#226622}code{white-space:pre-wrap}
-@media(prefers-color-scheme:dark){body{background:#161616;color:#e4e4e4}td,th{border-color:#333}
-.pass,.ok{color:#7cc47c}.warn{color:#e0b050}.fail,.unknown,.failed,.unreachable,.lost{color:#ff7b7b}}"""
-
-
-def _html(tree: dict[str, Any]) -> str:
-    rank = {"fail": 0, "unknown": 1, "warn": 2, "note": 3, "skip": 4, "pass": 5}
-    findings = sorted(tree["findings"], key=lambda f: rank.get(f["verdict"], 9))
-    rows = "".join(
-        _row(f["verdict"], f["subject"], f["check"], f["summary"], "\n".join(f.get("details", ())), f.get("mend", ""))
-        for f in findings
-    )
-    results = "".join(
-        _row(r["status"], r["host"], r["task"], r.get("message", ""), "\n".join(r.get("output", ())), r.get("next", ""))
-        for r in tree["results"]
-    )
-    stages = "".join(_stage(stage) for stage in tree["stages"])
-    title = html.escape(f"bringup {tree['verb']} · {tree['inventory']} · run {tree['run']}")
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>",
-             f"<h1>{title}</h1><p>{len(tree['hosts'])} hosts, exit status {tree['status']}, {tree['seconds']} s</p>"]
-    if stages:
-        parts.append(f"<ol>{stages}</ol>")
-    for name, body in (("Findings", rows), ("Tasks", results)):
-        if body:
-            parts.append(f"<h2>{name}</h2><table>{body}</table>")
-    for name, rows_of in tree["parity"].items():
-        body = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows_of)
-        parts.append(f"<h2>{html.escape(str(name))}</h2><table>{body}</table>" if body else "")
-    return "".join(parts) + "</html>\n"
-
-
-def _stage(stage: dict[str, Any]) -> str:
-    came_to = "; ".join(f"{row['subject']} {row['text']}" for row in stage["summaries"])
-    return f"<li>{html.escape(stage['name'])}: {html.escape(came_to)} ({stage.get('seconds', 0)} s)</li>"
-
-
-def _row(state: str, subject: str, what: str, summary: str, more: str, mend: str) -> str:
-    cells = "".join(f"<td>{html.escape(text)}</td>" for text in (subject, what, summary))
-    extra = "".join(f"<div><code>{html.escape(text)}</code></div>" for text in (more, mend) if text)
-    return f"<tr><td class={html.escape(state)}>{html.escape(state)}</td>{cells}<td>{extra}</td></tr>"
