@@ -254,7 +254,7 @@ def test_a_server_that_never_greets_names_the_phase(server: SshServer, monkeypat
         began = time.monotonic()
         error = refusal(server.target(port=silent.getsockname()[1])).error
     assert "no greeting after 1 s (phase: banner)" in error.what
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # a second was allowed, twenty are usual
 
 
 def test_something_that_is_no_ssh_server(server: SshServer) -> None:
