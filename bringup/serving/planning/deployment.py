@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,13 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
+from bringup.weights.wanted import parse_weights
 
 MANAGERS = ("systemd", "detached")
 _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy", "variant", "features", "environment",
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
-         "context_length", "load_deadline", "distributed_timeout")
+         "context_length", "load_deadline", "distributed_timeout", "weights")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
             raise InputError(f"`deployment` knows no key `{key}`", where=key_origin(written, key) or where,
                              expected=", ".join(_KEYS), next=f"nearest: {near}" if near else None)
     read = _Reader(value, where, written)
+    if value.get("weights") is not None:
+        parse_weights(value["weights"], read.at("weights"), os.environ, written.get("weights"))
     manager = read.text("manager") or "systemd"
     if manager not in MANAGERS:
         what = ("the manager `docker` is not supported yet" if manager == "docker"
