@@ -36,6 +36,9 @@ GATHER_BYTES = 16384
 BEHIND = 8 * HIGH
 """Bytes that may wait for another account's process before less is taken from the controller."""
 
+ONLY_LOOKS = ("probe",)
+"""Modules that change nothing: behind a cut session they are ended at once."""
+
 READ, WRITE = select.POLLIN | select.POLLHUP | select.POLLERR, select.POLLOUT
 
 
@@ -209,11 +212,15 @@ class Agent(Tasks):
         elif current["deadline"] is not None and now >= current["deadline"] and current["kind"] == "worker":
             seconds = current["message"].get("timeout")
             self.end_worker({"failed": True, "timed_out": True, "msg": "did not end within %g s" % seconds})
-        elif self.cut_at is not None and now > self.cut_at + float(self.hello.get("grace", 60.0)):
+        elif self.cut_at is not None and now > self.cut_at + self.grace_of(current):
             if current["kind"] == "worker":
                 self.end_worker({"failed": True, "msg": "ended: the session was cut", "cut": True})
             elif current["kind"] == "child" and current["child"].state == "failed":
                 self.current = None
+
+    def grace_of(self, current):
+        """Seconds that a task goes on behind a cut session: nobody waits for what only looks; it may load devices."""
+        return 0.0 if current["message"].get("module") in ONLY_LOOKS else float(self.hello.get("grace", 60.0))
 
     # what the controller says
 

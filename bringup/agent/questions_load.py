@@ -18,6 +18,12 @@ import time
 DAEMONS = ("nvidia-persiste", "nv-hostengine", "dcgm", "nvidia-smi", "nv-fabricmanage", "nvitop")
 """Names of programs that look at devices and load none, as /proc cuts them."""
 IDLE_MIB = 1024
+try:
+    import ctypes
+
+    _PRCTL = ctypes.CDLL(None).prctl
+except (ImportError, OSError, AttributeError):  # a Python built without it
+    _PRCTL = None
 _DEVICE = re.compile(r"^/dev/nvidia\d+$")
 
 ALL_REDUCE = r'''
@@ -175,7 +181,8 @@ def _outputs(commands, seconds, environment=None):
             sink = tempfile.TemporaryFile(dir=_scratch())
             files.append(sink)
             running.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                                            env=environment, start_new_session=True, cwd="/"))
+                                            env=environment, start_new_session=True, cwd="/",
+                                            preexec_fn=end_with_parent))
         while time.time() < until and any(process.poll() is None for process in running):
             if any(process.poll() not in (None, 0) for process in running):
                 until = min(until, time.time() + 10)  # one has failed: the others would wait for it
@@ -205,6 +212,15 @@ def _outputs(commands, seconds, environment=None):
                 process.wait()
         for sink in files:
             sink.close()
+
+
+def end_with_parent():
+    """In a forked child: the kernel kills this process when its parent ends, in whatever way that happens.
+
+    So a load does not outlive the agent, though each of its processes leads a session of its own.
+    """
+    if _PRCTL is not None:  # without it the deadline ends the load
+        _PRCTL(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def _scratch():

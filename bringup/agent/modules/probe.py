@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 
-from bringup.agent import questions
+from bringup.agent import questions, questions_load
 
 ARGUMENTS = {
     "probes": {"type": "list", "required": True},
@@ -43,7 +43,10 @@ def run(task):
     selector = selectors.DefaultSelector()
     running = []
     answers = {}
+    parent = os.getppid()
     while waiting or running:
+        if os.getppid() != parent:
+            raise SystemExit("the agent is gone")  # what was started ends with us
         while waiting and len(running) < parallel:
             probe = waiting.pop(0)
             child = _start(probe, environment)
@@ -267,6 +270,7 @@ def _child_body(write_end, body):
     status = 1
     try:
         os.setsid()
+        questions_load.end_with_parent()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDWR)
