@@ -50,6 +50,9 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
     A host's result has `environments`: name -> {digest, path, python, packages, changed, seconds, proven}.
     """
     work = _Work(fleet, args)
+    if not work.names:
+        fleet.emit(StageSummary("environments", "none to build: the deployment runs an image"))
+        return {host: Result(host, "build_environments", Status.SKIPPED) for host in fleet.hosts}
     results, plans = work.plan("build_environments")
     apart = {host: planned for host, planned in plans.items()
              if (host in work.supplies or str(fleet.variables(host).get("bringup_packages_from")) == "controller")
@@ -117,6 +120,8 @@ def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, R
     that ends the run with 4.
     """
     work = _Work(fleet, args)
+    if not work.names:
+        return {host: Result(host, "verify_environments", Status.SKIPPED) for host in fleet.hosts}
     results, plans = work.plan("verify_environments")
     done = fleet.call({host: work.call(host, "verify", planned, timeout=1800.0, changes=False)
                        for host, planned in plans.items() if planned})
@@ -180,6 +185,8 @@ def wanted_names(variables: Mapping[str, Any], named: Sequence[str] = ()) -> lis
             return list(dict.fromkeys(str(name) for name in several))
         if deployment.get("environment"):
             return [str(deployment["environment"])]
+        if deployment.get("image"):
+            return []  # the image is the environment
     raise InputError("no environment is named", expected="`environment` in the deployment, or names",
                      next="invoke env.list")
 

@@ -74,6 +74,10 @@ def make(plan: LaunchPlan, shapes: Sequence[Sequence[ProcessTemplate]], environm
         "replicas": sorted(distinct, key=len),
         "api_key_variable": plan.api_key_variable,
     }
+    if plan.container is not None:
+        # how it is kept says nothing of what reaches the process: docker or podman may start the same release
+        identity["container"] = {key: value for key, value in plan.container.items()
+                                 if key not in ("client", "client_kind")}
     return Release(identity, {
         "hardware": plan.hardware, "strategy": plan.strategy, "variant": plan.variant,
         "features": list(plan.features), "manager": plan.manager, **beside,
@@ -100,6 +104,7 @@ def differences(old: Release, new: Release) -> list[str]:
             out.append(f"{name.replace('_', ' ')} {a[name] or 'none'} -> {b[name] or 'none'}")
     if a["world_size"] != b["world_size"]:
         out.append(f"ranks {a['world_size']} -> {b['world_size']}")
+    out += _tree("container", a.get("container") or {}, b.get("container") or {})
     out += _processes(a["replicas"], b["replicas"])
     return out
 
@@ -138,7 +143,7 @@ def _processes(a: Sequence[Any], b: Sequence[Any]) -> list[str]:
         if left is None or right is None:
             continue
         where = "head" if rank == 0 else f"node {rank}"
-        for line in _flags(left["argv"], right["argv"]) + _tree("", left["env"], right["env"]):
+        for line in flag_differences(left["argv"], right["argv"]) + _tree("", left["env"], right["env"]):
             out.setdefault(line.strip(), []).append(where)
         if left["ports"] != right["ports"]:
             out.setdefault(f"ports {_list(left['ports'])} -> {_list(right['ports'])}", []).append(where)
@@ -170,7 +175,8 @@ def flags_of(argv: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def _flags(a: Sequence[str], b: Sequence[str]) -> list[str]:
+def flag_differences(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """What differs between two command lines, a line for each flag."""
     left, right = flags_of(a), flags_of(b)
     out = []
     for name in [*left, *(n for n in right if n not in left)]:

@@ -14,13 +14,14 @@ from bringup.base.events import Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts
 from bringup.releases import chosen as chosen_release
-from bringup.releases import document, storing
+from bringup.releases import document, images, storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import Release, differences, short
 from bringup.releases.history import HostStore, merge
 from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
 from bringup.run.actions import Fleet
+from bringup.serving import engine_calls as calls
 from bringup.serving.engines.facts import engine_named
 from bringup.serving.plan_digest import ProcessTemplate, launches, templates
 
@@ -33,8 +34,11 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     began = time.monotonic()
     planned = plan_now(fleet)
     _same_model(planned)
-    places = places_of(fleet, planned.plan.environment, planned.hosts)
-    check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
+    if planned.plan.image:
+        places = images.bring(fleet, planned)
+    else:
+        places = places_of(fleet, planned.plan.environment, planned.hosts)
+        check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
     shapes, values = _shapes(fleet, planned, places)
     release = _release(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)
@@ -47,6 +51,8 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
         _write_launches(fleet, release.digest, documents)
     choice = _choice(fleet, planned, release, number, documents, stores)
     chosen_release.save(fleet, choice)
+    if known and choice.previous not in (None, choice.digest) and not fleet.check:
+        storing.mark(fleet, choice.digest, planned.hosts, "prepared")
     _tell(fleet, choice, stores, known)
     changed = {host for host, result in stored.items() if result.status is Status.CHANGED}
     seconds = time.monotonic() - began
@@ -78,7 +84,10 @@ def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
         shapes[replica.name], own = templates(replica, roots, paths)
         values.update(own)
     for host, place in places.items():
-        values[host]["environment"] = place.digest
+        if place.image:
+            values[host]["image"] = place.image
+        else:
+            values[host]["environment"] = place.digest
     return shapes, values
 
 
@@ -86,7 +95,7 @@ def _release(fleet: Fleet, planned: Planned, places: Mapping[str, Place],
              shapes: Mapping[str, tuple[ProcessTemplate, ...]]) -> Release:
     plan = planned.plan
     digests = sorted({place.digest for place in places.values()})
-    environment = {"name": plan.environment, "digest": digests[0] if len(digests) == 1 else ",".join(digests)}
+    environment = {"name": plan.image or plan.environment, "digest": ",".join(digests)}
     manifest = next(iter(planned.manifests.values()), None)
     root = str(fleet.paths(planned.hosts[0]).root)
     model_path = str((fleet.variables(planned.hosts[0]).get("deployment") or {}).get("model_path") or plan.model_path)
@@ -110,8 +119,13 @@ def _commit(fleet: Fleet) -> str | None:
 def launch_documents(planned: Planned, release: Release, shapes: Mapping[str, tuple[ProcessTemplate, ...]],
                      values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Replica -> host -> launch document. Raises StepError when a value is not known for a host."""
+    box, wanted = release.identity.get("container"), planned.plan.manager
+    fits = bool(box) == (wanted in calls.CONTAINERS)
     common = {"world_size": release.world_size, "served_name": release.served_name,
-              "model_path": release.identity["model"]["path"]}
+              "model_path": release.identity["model"]["path"], "manager": wanted if fits else release.beside["manager"]}
+    if box:
+        common["container"] = {**box, "client_kind": common["manager"],
+                               "client": (planned.plan.container or {}).get("client")}
     return {replica.name: launches(replica, shapes[replica.name], values, release.digest, common)
             for replica in planned.replicas}
 

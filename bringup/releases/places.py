@@ -13,11 +13,15 @@ from bringup.run.actions import Fleet
 
 @dataclass(frozen=True)
 class Place:
-    """An environment on one host: its folder, its whole digest, name -> version of what is installed there."""
+    """An environment on one host: its folder, its whole digest, name -> version of what is installed there.
+
+    For containers the digest is the image's, `image` the name that this host runs it by, and `path` is empty.
+    """
 
     path: str
     digest: str
     packages: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
 
 
 def places_of(fleet: Fleet, name: str, hosts: Sequence[str]) -> dict[str, Place]:

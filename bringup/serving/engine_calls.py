@@ -43,6 +43,21 @@ def account_args(fleet: Fleet, host: str) -> dict[str, Any]:
     return {"account": str(variables.get("engine_account") or ACCOUNT), "user": str(user) if user else None}
 
 
+CONTAINERS = ("docker", "podman")
+
+
+def manager_for(document: Mapping[str, Any], wanted: str) -> str:
+    """Who keeps the process of a launch document: a container engine exactly where the release has an image, else the
+    `wanted` manager, or the one that the document was made for where a container engine is wanted."""
+    box = document.get("container")
+    if box:
+        return str(box["client_kind"])
+    if wanted not in CONTAINERS:
+        return wanted
+    made_for = str(document.get("manager") or "")
+    return made_for if made_for and made_for not in CONTAINERS else "systemd"
+
+
 def broken(results: Mapping[str, Result]) -> dict[str, Result]:
     """Those that did not do it."""
     return {host: result for host, result in results.items() if result.bad}

@@ -73,6 +73,7 @@ class ReplicaPlan:
 class LaunchPlan:
     """A deployment, worked out: replicas, engine and version, environment, served model name, what the contract asks.
 
+    `image` and `container` (what the site asks of its containers) are set where a container engine keeps the processes.
     `template` per process with per-host values left as names (for the release's digest) is
     `bringup.serving.plan_digest`'s concern; `facts` holds the arithmetic that `invoke plan` prints.
     """
@@ -91,5 +92,7 @@ class LaunchPlan:
     replicas: tuple[ReplicaPlan, ...]
     spare: tuple[str, ...] = ()
     api_key_variable: str | None = None
+    image: str | None = None
+    container: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()

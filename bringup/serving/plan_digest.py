@@ -28,6 +28,9 @@ PER_HOST_VARIABLES = frozenset({
 })
 """Variables whose value is worked out for a host."""
 
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables that name the devices of a process."""
+
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "127.0.0.1", "localhost"})
 _NAME = re.compile(r"@\{([^}]+)\}")
 
@@ -63,9 +66,10 @@ def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split(process: ProcessPlan, root: str, env_path: str) -> tuple[ProcessTemplate, dict[str, str]]:
-    """A process as template and the values of its host. `root` and `env_path` are absolute folders there."""
+    """A process as template and the values of its host. `root` and `env_path` are absolute folders there; an empty
+    `env_path` is that of a container, whose image has the program on its own path."""
     values = {"root": root, "env": env_path}
-    argv = list(program_of(process.command))
+    argv = list(program_of(process.command) if env_path else process.command)
     argv = [_named(word, values) for word in argv]
     for argument in process.arguments:
         words = list(argument.words)
@@ -145,7 +149,18 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
             "addresses": bound_addresses(argv, values[host]), "endpoint": _endpoint(replica, shape),
             "values": dict(values[host]),
         }
+        if common.get("container"):
+            out[host]["container"] = _container(common["container"], shape, values[host])
     return out
+
+
+def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mapping[str, str]) -> dict[str, Any]:
+    """The container of one process: what all share, its devices (those that the variable of the vendor names, else
+    as many as it has ranks), and the image by the name that this host knows it under."""
+    named = next((shape.env[name] for name in DEVICE_VARIABLES if shape.env.get(name)), None)
+    devices = [int(word) for word in named.split(",")] if named else list(range(len(shape.ranks)))
+    whole = len(devices) == int(common["devices_per_node"])
+    return {**common, "image": values["image"], "devices": devices, "whole": whole}
 
 
 def _endpoint(replica: ReplicaPlan, shape: ProcessTemplate) -> str | None:

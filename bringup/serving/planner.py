@@ -19,7 +19,7 @@ from bringup.serving.engines.facts import Engine, engine_named
 from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment, read_deployment
 from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
-from bringup.serving.planning.replicas import cut_replicas, host_groups
+from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
 from bringup.serving.planning.site import HostFacts, Node, Site, arguments_of, environment_of, serves_http
 from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.render import INTERFACE, Rendering, Request
@@ -42,6 +42,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     base = _base(inventory, project, variables)
     deployment, engine, choice = base.deployment, base.engine, base.choice
     replicas, spare = cut_replicas(inventory, deployment, base.nodes)
+    replicas, spare = with_spares(replicas, spare, variables(next(iter(inventory.hosts))).get("bringup_replace"))
     paths = {host: str((variables(host).get("deployment") or {}).get("model_path") or deployment.model_path)
              for hosts in replicas.values() for host in hosts}
     renderings = {path: _rendered(base, path) for path in dict.fromkeys(paths.values())}
@@ -67,6 +68,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         environment=deployment.environment, manager=deployment.manager, model_path=deployment.model_path,
         served_name=served, replicas=planned, spare=spare,
         api_key_variable=engine.api_key_env if deployment.has_api_key else None, facts=numbers,
+        image=deployment.image, container=_container(base) if deployment.image else None,
         warnings=_warnings(deployment, engine, lab, numbers),
     )
 
@@ -99,6 +101,14 @@ def _base(inventory: Inventory, project: Project, variables: Variables) -> _Base
     return _Base(deployment, engine, library, choice, version, version_reason, nodes, nodes_reason)
 
 
+def _container(base: _Base) -> dict[str, Any]:
+    """What the containers of a plan have in common; devices and image are a host's own."""
+    wishes = base.deployment.container
+    return {"client_kind": base.deployment.manager, "client": wishes.client, "brand": base.choice.hardware.brand,
+            "nodes": base.nodes, "user": wishes.user, "shm_gb": wishes.shm_gb, "mounts": list(wishes.mounts),
+            "options": list(wishes.options), "devices_per_node": base.choice.hardware.gpu_count}
+
+
 def _rendered(base: _Base, model_path: str) -> Rendering:
     choice = base.choice
     request = Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, base.nodes)
@@ -117,7 +127,7 @@ def _numbers(base: _Base, lab: bool) -> dict[str, Any]:
         "requires": dict(choice.recipe.requires) if choice.engine is None else {},
         "hardware_name": choice.hardware.display_name, "strategy_name": choice.strategy.display_name,
         "reasoning_field": base.engine.reasoning_field, "lab": lab,
-        "environments": list(deployment.environments or (deployment.environment,)),
+        "environments": list(deployment.environments or ((deployment.environment,) if deployment.environment else ())),
         "devices_per_node": choice.hardware.gpu_count,
         "notes": list(choice.recipe.notes) + list(choice.engine.notes if choice.engine else ()),
     })
@@ -242,6 +252,11 @@ def _bound_to(site: Site, rank: int) -> Site:
 def _version(project: Project, deployment: Deployment, engine: Engine) -> tuple[str, str]:
     if deployment.engine_version:
         return deployment.engine_version, "engine_version in the inventory"
+    if deployment.image:
+        tag = re.search(r":v?(\d+\.\d+[\w.]*)[^:/@]*(?:@|$)", deployment.image)
+        if tag:
+            return tag.group(1), "the image's tag"
+        return engine.known_version, "the image's name tells none; the version of our defaults"
     shelf = project.root / "envs"
     folder = shelf / deployment.environment
     known = sorted(path.name for path in shelf.iterdir() if path.is_dir()) if shelf.is_dir() else []

@@ -9,6 +9,7 @@ import time
 
 from bringup.agent.modules import python_env_check
 from bringup.agent.processes import detached, launch, proc, systemd
+from bringup.agent.processes.containers import Containers
 from bringup.agent.task import Failure
 
 ARGUMENTS = {
@@ -16,7 +17,7 @@ ARGUMENTS = {
                "choices": ["start", "stop", "status", "logs", "ports", "note", "prove"]},
     "name": {"type": "str"},
     "names": {"type": "list"},
-    "manager": {"type": "str", "choices": ["systemd", "detached"], "default": "detached"},
+    "manager": {"type": "str", "choices": ["systemd", "docker", "podman", "detached"], "default": "detached"},
     "release": {"type": "str"},
     "launch": {"type": "dict"},
     "account": {"type": "str"},
@@ -31,7 +32,7 @@ ARGUMENTS = {
     "addresses": {"type": "list", "default": []},
 }
 
-_MANAGERS = {"systemd": systemd, "detached": detached}
+_MANAGERS = {"systemd": systemd, "docker": Containers("docker"), "podman": Containers("podman"), "detached": detached}
 _SLICE = 1024 * 1024
 
 
@@ -50,9 +51,33 @@ def _manager(record, default):
     return _MANAGERS[record.get("manager") or default]
 
 
+def _record(task, place):
+    """What is kept of the process; where that was lost, what the labels of its container say."""
+    record = place.read()
+    manager = _MANAGERS[task.args["manager"]]
+    if not record and isinstance(manager, Containers):
+        client = ((task.args.get("launch") or {}).get("container") or {}).get("client")
+        return manager.found(place, client)
+    return record
+
+
+def _names(task):
+    """The processes that were ever started here, those whose record was lost too."""
+    known = launch.names(task.root)
+    manager = _MANAGERS[task.args["manager"]]
+    if isinstance(manager, Containers):
+        known += [name for name in manager.names(task.root) if name not in known]
+    return known
+
+
+def state_of(place, record):
+    """State, pid and processes of a recorded process, from the manager that keeps it."""
+    return _manager(record, "detached").status(place, record)
+
+
 def _one(task, name):
     place = launch.Place(task.root, name)
-    record = place.read()
+    record = _record(task, place)
     seen = _manager(record, task.args["manager"]).status(place, record)
     for key in ("release", "replica", "node", "node_rank", "role", "ranks", "world_size", "ports", "started", "run",
                 "unit", "manager", "note", "stopped_at"):
@@ -76,7 +101,7 @@ def _status(task):
 
     `wait` seconds are spent at most, fewer when a line comes or a process ends.
     """
-    names = task.args.get("names") or launch.names(task.root)
+    names = task.args.get("names") or _names(task)
     end = time.time() + task.args["wait"]
     first = None
     while True:
@@ -85,7 +110,7 @@ def _status(task):
         for name in names:
             if name in task.args["after"] and seen[name]["state"] != "absent":
                 place = launch.Place(task.root, name)
-                record = place.read()
+                record = _record(task, place)
                 lines, after = _manager(record, task.args["manager"]).read_log(
                     place, record, task.args["after"][name], _SLICE)
                 seen[name]["lines"], seen[name]["after"] = lines, after
@@ -94,12 +119,12 @@ def _status(task):
         first = first or states
         if news or states != first or "exited" in states.values() or time.time() >= end:
             return {"changed": False, "processes": seen, "boot_id": proc.boot_id(), "time": proc.now()}
-        time.sleep(0.1)
+        time.sleep(getattr(_MANAGERS[task.args["manager"]], "PAUSE", 0.1))
 
 
 def _start(task, place):
     document = task.args.get("launch") or launch.load(place, task.args["release"])
-    record = place.read()
+    record = _record(task, place)
     manager = _MANAGERS[task.args["manager"]]
     seen = _manager(record, task.args["manager"]).status(place, record)
     if seen["state"] == "running":
@@ -152,7 +177,7 @@ def _told(processes):
 
 
 def _stop(task, place):
-    record = place.read()
+    record = _record(task, place)
     if not record:
         return {"changed": False, "leftover": [], "taken": []}
     manager = _manager(record, task.args["manager"])
@@ -171,7 +196,7 @@ def _stop(task, place):
 
 def _logs(task, place):
     """Log lines: the last `lines` when no `after` is given, else what came since, waiting up to `wait` seconds."""
-    record = place.read()
+    record = _record(task, place)
     if not record:
         raise Failure("nothing was ever started here under the name %s" % place.name, next="invoke status")
     manager = _manager(record, task.args["manager"])
@@ -184,12 +209,12 @@ def _logs(task, place):
         lines, after = manager.read_log(place, record, after, _SLICE)
         if lines or time.time() >= end:
             return {"changed": False, "lines": lines, "after": after}
-        time.sleep(0.1)
+        time.sleep(getattr(manager, "PAUSE", 0.1))
 
 
 def _note(task, place):
     """Keep what was found out about a running process beside its record: ready time, ranks, its rank processes."""
-    record = place.read()
+    record = _record(task, place)
     if not record:
         raise Failure("nothing of ours was started here under the name %s" % place.name)
     seen = _manager(record, task.args["manager"]).status(place, record)
@@ -217,15 +242,23 @@ def _prove(task, place):
             problems.append({"check": "environment", "found": "%s: %s" % (values["env"], reason),
                              "next": "invoke provision builds it again"})
     program = document["argv"][0]
-    if not problems and (not program.startswith("/") or not os.path.isfile(program) or not os.access(program, os.X_OK)):
+    if document.get("container"):
+        kind = document["container"]["client_kind"]
+        problems += _MANAGERS[kind].prove(place, document)
+    elif not problems and (not program.startswith("/") or not os.path.isfile(program)
+                           or not os.access(program, os.X_OK)):
         problems.append({"check": "environment", "found": "%s is not there or cannot be run" % program,
                          "next": "invoke provision builds it again"})
     model = document.get("model_path")
     if model and model.startswith("/") and not os.path.exists(model):
         problems.append({"check": "model", "found": "%s is not there" % model, "next": "bring the weights back"})
-    record = place.read()
-    mine = set(p["pid"] for p in _manager(record, task.args["manager"]).status(place, record)["pids"])
+    record = _record(task, place)
+    manager = _manager(record, task.args["manager"])
+    seen = manager.status(place, record)
+    mine = set(p["pid"] for p in seen["pids"])
+    # a published port is held by a process of the container engine, for us
+    published = record.get("ports") or [] if isinstance(manager, Containers) and seen["state"] == "running" else []
     for item in proc.clashes(document["ports"], document.get("addresses") or []):
-        if item["pid"] is None or item["pid"] not in mine:
+        if item["port"] not in published and (item["pid"] is None or item["pid"] not in mine):
             problems.append({"check": "port", "found": _port_message(item), "next": "end that process"})
     return {"changed": False, "problems": problems}

@@ -13,11 +13,30 @@ from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
 from bringup.weights.wanted import parse_weights
 
-MANAGERS = ("systemd", "detached")
+MANAGERS = ("systemd", "docker", "podman", "detached")
+IN_CONTAINERS = ("docker", "podman")
 _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy", "variant", "features", "environment",
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
-         "context_length", "load_deadline", "distributed_timeout", "weights")
+         "context_length", "load_deadline", "distributed_timeout", "image", "image_archive",
+         "container", "weights")
+_CONTAINER_KEYS = ("client", "user", "shm_gb", "mounts", "options")
+
+
+@dataclass(frozen=True)
+class ContainerWishes:
+    """What a site asks of its containers.
+
+    `client` is the program (default: the manager's name), `user` is `account` (the engines' account) or `image` (the
+    image's own), `shm_gb` the size of /dev/shm where it is not the host's, `mounts` are `/path[:/inside[:rw]]`,
+    `options` further words of `docker run`.
+    """
+
+    client: str | None = None
+    user: str = "account"
+    shm_gb: int = 32
+    mounts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,9 @@ class Deployment:
     context_length: int | None = None
     load_deadline: float | None = None
     distributed_timeout: int | None = None
+    image: str | None = None
+    image_archive: str | None = None
+    container: ContainerWishes = field(default_factory=ContainerWishes)
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
     origin: Origin | None = field(default=None, compare=False)
 
@@ -86,12 +108,13 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
         parse_weights(value["weights"], read.at("weights"), os.environ, written.get("weights"))
     manager = read.text("manager") or "systemd"
     if manager not in MANAGERS:
-        what = ("the manager `docker` is not supported yet" if manager == "docker"
-                else f"no manager is called `{manager}`")
-        raise InputError(what, where=read.at("manager"), expected=" or ".join(MANAGERS),
+        raise InputError(f"no manager is called `{manager}`", where=read.at("manager"), expected=" or ".join(MANAGERS),
                          next=f"manager: {nearest(manager, MANAGERS) or MANAGERS[0]}")
+    image = _image_of(read, manager)
     return Deployment(
-        recipe=read.needed("recipe"), model_path=read.needed("model_path"), environment=read.needed("environment"),
+        recipe=read.needed("recipe"), model_path=read.needed("model_path"),
+        environment=(read.text("environment") or "") if image else read.needed("environment"),
+        image=image, image_archive=read.text("image_archive"), container=_container_of(read, manager),
         engine=read.text("engine") or "vllm", hardware=read.text("hardware") or "h200",
         strategy=read.text("strategy"), variant=read.text("variant") or "default", features=read.texts("features"),
         environments=read.texts("environments") or (), manager=manager, recipes=read.text("recipes"),
@@ -104,6 +127,58 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
         distributed_timeout=read.number("distributed_timeout"),
         origins={str(key): place for key in value if (place := value_origin(written, key)) is not None}, origin=where,
     )
+
+
+def _image_of(read: _Reader, manager: str) -> str | None:
+    image = read.text("image")
+    if manager in IN_CONTAINERS and not image:
+        raise InputError(f"the manager {manager} needs an `image`", where=read.at("manager"),
+                         expected="image: NAME@sha256:DIGEST, or NAME:TAG with image_archive")
+    if manager not in IN_CONTAINERS:
+        for key in ("image", "image_archive", "container"):
+            if read.data.get(key) not in (None, ""):
+                raise InputError(f"`{key}` is for containers, the manager is {manager}", where=read.at(key),
+                                 next=f"manager: {IN_CONTAINERS[0]}")
+        return None
+    if image and "@sha256:" in image and read.text("image_archive"):
+        raise InputError("an image of an archive has no digest of a registry", where=read.at("image"), found=image,
+                         next=f"image: {image.split('@', 1)[0]}   (known by its layers)")
+    return image
+
+
+def _container_of(read: _Reader, manager: str) -> ContainerWishes:
+    value = read.data.get("container")
+    if value is None:
+        return ContainerWishes()
+    if not isinstance(value, Mapping):
+        raise InputError("`container` takes a mapping", where=read.at("container"), found=str(value),
+                         expected=", ".join(_CONTAINER_KEYS))
+    for key in value:
+        if key not in _CONTAINER_KEYS:
+            near = nearest(str(key), _CONTAINER_KEYS)
+            raise InputError(f"`container` knows no key `{key}`", where=key_origin(value, key) or read.at("container"),
+                             expected=", ".join(_CONTAINER_KEYS), next=f"nearest: {near}" if near else None)
+    inner = _Reader(value, read.at("container"), value)
+    user = inner.text("user") or "account"
+    if user not in ("account", "image"):
+        raise InputError("`container: user` takes account or image", where=inner.at("user"), found=user)
+    mounts = inner.texts("mounts") or ()
+    for mount in mounts:
+        parts = mount.split(":")
+        if not mount.startswith("/") or len(parts) > 3 or parts[2:] not in ([], ["ro"], ["rw"]):
+            raise InputError("a mount is /path, /path:/inside or /path:/inside:rw", where=inner.at("mounts"),
+                             found=mount)
+    options = inner.texts("options") or ()
+    for option in options:
+        if option.split("=", 1)[0] in _OURS:
+            raise InputError(f"`{option}` is set by bringup", where=inner.at("options"),
+                             expected="options beside " + ", ".join(sorted(_OURS)))
+    return ContainerWishes(inner.text("client"), user, inner.number("shm_gb") or 32, mounts, options)
+
+
+_OURS = frozenset({"--name", "--label", "-l", "--restart", "--rm", "--detach", "-d", "--env-file", "--entrypoint",
+                   "--user", "-u", "--workdir", "-w", "--pull", "--stop-signal", "--stop-timeout"})
+"""Options of `docker run` that keep the promises of every manager: no restart, known by labels, secrets from a file."""
 
 
 class _Reader:
