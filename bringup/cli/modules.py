@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _OWN: tuple[str, ...] = (
     "bringup.run.unlocking:specs",
     "bringup.environments.specs:environment_modules",
+    "bringup.environments.kernels.specs:kernel_modules",
     "bringup.weights.specs:weights_modules",
     "bringup.bundle.hosts:modules",
     # "bringup.ROOM.MODULE:function", the function returns a list of ModuleSpec

@@ -21,20 +21,20 @@ from bringup.run.actions import Call
 PACKAGE = Path(__file__).resolve().parents[2]
 
 RUNNER = """
-import json, sys, threading
-from bringup.agent.modules import python_env
+import importlib, json, sys, threading
 from bringup.agent.task import Failure, Task
 given = json.load(sys.stdin)
+module = importlib.import_module("bringup.agent.modules." + given["module"])
 one_at_a_time = threading.Lock()
 def say(*words):
     with one_at_a_time:
         print(json.dumps(words), flush=True)
-args = {name: spec.get("default") for name, spec in python_env.ARGUMENTS.items()}
+args = {name: spec.get("default") for name, spec in module.ARGUMENTS.items()}
 args.update(given["args"])
 task = Task(args, check=given["check"], root=given["root"], line=lambda text, stream="stdout": say("line", text),
             blob=lambda digest: given["blobs"][digest])
 try:
-    say("ok", python_env.run(task))
+    say("ok", module.run(task))
 except Failure as error:
     say("failed", dict(error.fields, msg=error.message))
 """
@@ -92,7 +92,7 @@ class FolderFleet:
             else:
                 shutil.copyfile(blob.source, path)
             blobs[blob.digest] = str(path)
-        given = {"args": dict(call.args), "check": self.check and call.changes, "root": str(root), "blobs": blobs}
+        given = {"module": call.module, "args": dict(call.args), "check": self.check and call.changes, "root": str(root), "blobs": blobs}
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PACKAGE), os.environ.get("PYTHONPATH", "")))}
         process = subprocess.Popen([sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True, env=env)

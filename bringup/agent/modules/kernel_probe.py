@@ -1,0 +1,320 @@
+"""What a host offers to a kernel build: compilers, CUDA and CANN toolkits, devices, CPU, memory, Python. Python 3.6."""
+
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+
+from bringup.agent.modules import python_env_probe
+from bringup.agent.processes import proc
+
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+DEFAULT_CC = "/usr/bin/g++"
+_PROGRAMS = ("cmake", "ninja", "make", "git", "pkg-config", "patch", "as", "ld")
+_WITHIN = r'''
+import json, os, re, sys, sysconfig
+import importlib.util as u
+def has(name):
+    try:
+        return u.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+out = {"path": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "soabi": sysconfig.get_config_var("SOABI"),
+       "include": sysconfig.get_paths()["include"], "has": [name for name in sys.argv[1:] if has(name)], "site": []}
+out["headers"] = os.path.exists(os.path.join(out["include"], "Python.h"))
+out["site"] = [path for path in sys.path if path.endswith("-packages")]
+spec = u.find_spec("torch")
+if spec and spec.origin:
+    base = os.path.dirname(spec.origin)
+    def read(*names):
+        try:
+            with open(os.path.join(base, *names), encoding="utf-8", errors="replace") as handle:
+                return handle.read()
+        except OSError:
+            return ""
+    text = read("version.py")
+    def named(name):
+        found = re.search(r"(?m)^%s[^=\n]*=\s*['\"]([^'\"]+)['\"]" % name, text)
+        return found.group(1) if found else None
+    abi = re.search(r"GLIBCXX_USE_CXX11_ABI=(\d)", read("share", "cmake", "Torch", "TorchConfig.cmake"))
+    out["torch"] = {"version": named("__version__"), "cuda": named("cuda"), "git": named("git_version"),
+                    "abi": abi.group(1) if abi else None, "path": base}
+print(json.dumps(out))
+'''
+_LINKS = "#include <string>\nstd::string join(const char *a, int n) { return std::string(a) + std::to_string(n); }\n"
+
+
+def run(task):
+    """The facts that choose and name a build; `missing` lists what the recipe needs and is not here."""
+    args = task.args
+    path = _search()
+    python = _python(args.get("python"), args.get("tools") or [])
+    toolkits = cuda_toolkits(path)
+    return {
+        "changed": False, "machine": platform.machine(), "glibc": python_env_probe.glibc(), "cpu": cpu(),
+        "memory": memory(), "free": _free(task.root), "compilers": compilers(path), "programs": _programs(path),
+        "cuda": toolkits, "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
+        "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
+        "missing": missing(args, path), "serving": serving(), "package_manager": _manager(path),
+        "agent_python": python_env_probe_python(),
+    }
+
+
+def python_env_probe_python():
+    """The Python that runs the agent: proofs that need no torch run under it."""
+    import sys
+
+    return sys.executable or shutil.which("python3") or "/usr/bin/python3"
+
+
+def _search():
+    """PATH of the account, then the system's and the usual CUDA folder."""
+    out = []
+    for folder in os.environ.get("PATH", "").split(os.pathsep) + list(SYSTEM_PATH) + ["/usr/local/cuda/bin"]:
+        if folder and folder not in out:
+            out.append(folder)
+    return out
+
+
+def _which(name, path):
+    return shutil.which(name, path=os.pathsep.join(path))
+
+
+def _said(argv, seconds=20, environment=None):
+    """Status and output of a small program; (None, "") when it does not run or does not end."""
+    env = dict(os.environ, LC_ALL="C")
+    env.update(environment or {})
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   env=env)
+    except OSError:
+        return None, ""
+    try:
+        out = process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None, ""
+    return process.returncode, out.decode("utf-8", "replace")
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def cpu():
+    """Model, flags as the kernel names them, and the cores that this account may use."""
+    text = _read("/proc/cpuinfo")
+    flags = re.search(r"(?m)^(?:flags|Features)\s*:\s*(.*)$", text)
+    model = re.search(r"(?m)^model name\s*:\s*(.*)$", text)
+    return {"model": model.group(1).strip() if model else platform.machine(),
+            "flags": sorted(set(flags.group(1).split())) if flags else [], "cores": len(os.sched_getaffinity(0))}
+
+
+def memory():
+    """Bytes that can be had now: the kernel's MemAvailable, or less where a control group says so."""
+    found = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"))
+    out = int(found.group(1)) * 1024 if found else 0
+    for limit, used in (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+                        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")):
+        most, now = _read(limit).strip(), _read(used).strip()
+        if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
+            out = min(out, max(0, int(most) - int(now)))
+    return out
+
+
+def _free(root):
+    folder = root or "/"
+    while folder != "/" and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _programs(path):
+    out = {}
+    for name in _PROGRAMS:
+        place = _which(name, path)
+        if place:
+            words = re.search(r"(\d+\.\d+(?:\.\d+)*)", _said([place, "--version"])[1])
+            out[name] = {"path": place, "version": words.group(1) if words else ""}
+    return out
+
+
+def compilers(path):
+    """C++ compilers: those on PATH in its order, then numbered ones of /usr/bin. `shared` tells whether what it links
+    takes libstdc++ from the system: a wrapper that puts its own copy in makes extensions that import and crash."""
+    places = []
+    for folder in path:
+        for name in ("g++", "c++"):
+            places.append(os.path.join(folder, name))
+    places += sorted(glob.glob("/usr/bin/g++-[0-9]*"), reverse=True)
+    out, seen = [], set()
+    for place in places:
+        if not os.access(place, os.X_OK) or os.path.isdir(place):
+            continue
+        real = os.path.realpath(place)
+        if real in seen:
+            continue
+        seen.add(real)
+        rc, text = _said([place, "-dumpfullversion", "-dumpversion"])
+        version = text.strip().splitlines()[0] if rc == 0 and text.strip() else ""
+        if not re.match(r"\d+", version):
+            continue
+        partner = re.sub(r"(g|c)\+\+", lambda m: "gcc" if m.group(1) == "g" else "cc", os.path.basename(place))
+        cc = os.path.join(os.path.dirname(place), partner)
+        out.append({"cxx": place, "cc": cc if os.access(cc, os.X_OK) else "", "real": real, "version": version,
+                    "kind": "clang" if "clang" in _said([place, "--version"])[1].lower() else "gcc",
+                    "shared": _links_shared(place)})
+        if len(out) == 8:
+            break
+    return out
+
+
+def _links_shared(cxx):
+    """Whether a small library names libstdc++ as needed; None when it cannot be compiled."""
+    folder = tempfile.mkdtemp(prefix="bringup-cc-")
+    try:
+        source, made = os.path.join(folder, "a.cpp"), os.path.join(folder, "a.so")
+        with open(source, "w") as handle:
+            handle.write(_LINKS)
+        rc, _ = _said([cxx, "-shared", "-fPIC", "-o", made, source], 60)
+        if rc != 0:
+            return None
+        with open(made, "rb") as handle:
+            data = handle.read()
+        return b"libstdc++.so" in data or b"libc++.so" in data
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cuda_toolkits(path):
+    """CUDA toolkits: home, version, why it was looked at, and the newest gcc that its own header accepts."""
+    places = [(name, os.environ.get(name) or "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    places += [(place, place) for place in ["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]
+    nvcc = _which("nvcc", path)
+    if nvcc:
+        places.append(("nvcc on PATH", os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))))
+    out, seen = [], {}
+    for why, home in places:
+        if not home:
+            continue
+        real = os.path.realpath(home)
+        if real in seen:
+            seen[real]["why"].append(why)
+            continue
+        compiler = os.path.join(real, "bin", "nvcc")
+        if not os.access(compiler, os.X_OK):
+            if why in ("CUDA_HOME", "CUDA_PATH"):
+                out.append({"home": home, "version": "", "why": [why], "gcc_max": None, "headers": False})
+            continue
+        found = re.search(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)", _said([compiler, "--version"])[1])
+        header = _read(os.path.join(real, "include", "crt", "host_config.h"))
+        newest = re.search(r"__GNUC__ > (\d+)", header)
+        seen[real] = {"home": real, "version": found.group(2) if found else "", "why": [why],
+                      "gcc_max": int(newest.group(1)) if newest else None,
+                      "headers": os.path.exists(os.path.join(real, "include", "cuda_runtime.h"))}
+        out.append(seen[real])
+    return out
+
+
+def cann():
+    """CANN toolkits by their version file, the one that `latest` names first."""
+    out = []
+    for place in ["/usr/local/Ascend/ascend-toolkit/latest"] + sorted(glob.glob("/usr/local/Ascend/ascend-toolkit/*")):
+        for name in ("version.cfg", "version.info"):
+            found = re.search(r"\[?(\d+\.\d+[\w.]*)", _read(os.path.join(place, name)))
+            real = os.path.realpath(place)
+            if found and real not in [item["home"] for item in out]:
+                out.append({"home": real, "version": found.group(1)})
+    return out
+
+
+def gpus(path):
+    """Name and compute capability of each NVIDIA device."""
+    smi = _which("nvidia-smi", path + ["/usr/local/nvidia/bin"])
+    if smi is None:
+        return []
+    rc, text = _said([smi, "--query-gpu=compute_cap,name", "--format=csv,noheader"], 40)
+    out = []
+    for line in text.splitlines() if rc == 0 else []:
+        capability, _, name = line.partition(",")
+        if re.match(r"\d+\.\d+$", capability.strip()):
+            out.append({"capability": capability.strip(), "name": name.strip()})
+    return out
+
+
+def _python(path, tools):
+    if not path:
+        return None
+    env = dict((key, "") for key in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP") if key in os.environ)
+    rc, text = _said([path, "-E", "-c", _WITHIN] + list(tools), 60, env)
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    if rc != 0 or not lines:
+        return {"path": path, "broken": (text.strip().splitlines() or ["no such program"])[-1]}
+    return dict(json.loads(lines[-1]), path=path)
+
+
+def nccl(python):
+    """Header folder and library of NCCL: the one of the Python's torch first, then the system's."""
+    for site in (python or {}).get("site") or []:
+        base = os.path.join(site, "nvidia", "nccl")
+        if os.path.exists(base + "/include/nccl.h") and os.path.exists(base + "/lib/libnccl.so.2"):
+            return _nccl(base + "/include", base + "/lib/libnccl.so.2")
+    for lib in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib"):
+        if os.path.exists(lib + "/libnccl.so.2"):
+            for include in ("/usr/include", "/usr/local/include"):
+                if os.path.exists(include + "/nccl.h"):
+                    return _nccl(include, lib + "/libnccl.so.2")
+    return None
+
+
+def _nccl(include, library):
+    text = _read(os.path.join(include, "nccl.h"))
+    parts = [re.search(r"#define NCCL_%s\s+(\d+)" % name, text) for name in ("MAJOR", "MINOR", "PATCH")]
+    return {"include": include, "library": library,
+            "version": ".".join(part.group(1) for part in parts if part)}
+
+
+def missing(args, path):
+    """What the recipe needs of the system and is not here: {"pkg_config": [...], "headers": [...], "programs": [...]}."""
+    out = {"pkg_config": [], "headers": [], "programs": []}
+    tool = _which("pkg-config", path)
+    for name in args.get("pkg_config") or []:
+        if tool is None or _said([tool, "--exists", name])[0] != 0:
+            out["pkg_config"].append(name)
+    places = ["/usr/include", "/usr/local/include"] + glob.glob("/usr/include/*-linux-gnu")
+    for name in args.get("headers") or []:
+        if not any(os.path.exists(os.path.join(place, name)) for place in places):
+            out["headers"].append(name)
+    for name in args.get("programs") or []:
+        if _which(name, path) is None:
+            out["programs"].append(name)
+    return out
+
+
+def serving():
+    """Pids of engine processes of ours that run here."""
+    out = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/environ" % name, "rb") as handle:
+                    if (proc.MARK + "=").encode() in handle.read(1 << 20):
+                        out.append(int(name))
+            except OSError:
+                continue
+    return out
+
+
+def _manager(path):
+    return next((name for name, program in (("apt", "apt-get"), ("dnf", "dnf"), ("yum", "yum"))
+                 if _which(program, path)), "")
