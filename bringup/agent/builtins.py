@@ -7,7 +7,7 @@ import os
 import time
 
 from bringup.agent import pids
-from bringup.agent.journal import Journal, look_up
+from bringup.agent.journal import Journal, look_up, note_run, release_in_use, runs_of
 from bringup.agent.lock import Lock, Refused, Unavailable, state_folder
 
 MARK = "BRINGUP_RUN"
@@ -31,22 +31,24 @@ def lock(agent, args):
         until = time.time() + float(args.get("wait") or 0)
         while not own.take():
             if time.time() >= until:
-                return {"changed": False, "state": "held", "record": own.read_record() or {}}
+                return {"changed": False, "state": "held", "record": own.read_record() or {},
+                        "now": round(time.time(), 3)}
             yield
     except Unavailable as error:
         return {"changed": False, "state": "unavailable", "reason": str(error)}
     except Refused as error:
         return dict(error.fields, failed=True, state="refused", msg=error.message)
-    return _taken(agent, own, steps, args.get("force"))
+    return _taken(agent, own, steps, args.get("force"), args.get("inventory"))
 
 
-def _taken(agent, own, steps, force):
+def _taken(agent, own, steps, force, inventory=None):
     previous = own.read_record()
     theirs = previous is not None and previous.get("run") != agent.run_id and not _same_operator(agent, previous)
     if theirs and not force:
         jobs = own.jobs_alive
         own.release(finished=False)
-        return {"changed": False, "state": "unfinished", "record": previous, "jobs": jobs}
+        return {"changed": False, "state": "unfinished", "record": previous, "jobs": jobs,
+                "now": round(time.time(), 3)}
     jobs = own.jobs_alive
     record = dict(agent.identity(), since=round(time.time(), 3), heard=round(time.time(), 3), pid=os.getpid(),
                   started=pids.start_time(os.getpid()), boot=pids.boot_id(), step="", verb="")
@@ -61,6 +63,8 @@ def _taken(agent, own, steps, force):
     try:
         journal.open()
         agent.journal = journal
+        note_run(own.state, dict(agent.identity(), event="began", verb=steps.get("verb"), inventory=inventory,
+                                 release=release_in_use(agent.root)))
     except OSError as error:
         trouble = "the journal cannot be written: %s" % (error.strerror or error)
     if trouble:
@@ -84,6 +88,7 @@ def unlock(agent, args):
     if agent.lock is not None and run in (None, agent.run_id):
         agent.retire_workers()
         if agent.journal is not None:
+            _note_end(agent, args.get("outcome"))
             agent.journal.close()
             agent.journal = None
         own, agent.lock = agent.lock, None
@@ -109,6 +114,15 @@ def unlock(agent, args):
     own.release(finished=True)
     return {"changed": True, "state": "unlocked", "record": record}
     yield  # a generator like the others
+
+
+def _note_end(agent, outcome):
+    """How the run ended, for `invoke history`: its exit status as far as it is known, and what it did here."""
+    try:
+        note_run(agent.lock.state, {"event": "ended", "run": agent.run_id, "outcome": outcome,
+                                    "tasks": agent.journal.counts, "release": release_in_use(agent.root)})
+    except OSError as error:
+        agent.note("the journal cannot be written: %s" % (error.strerror or error))
 
 
 def _finish(own):
@@ -154,7 +168,7 @@ def take_over(agent, args):
                 "found": "; ".join("%d %s" % item for item in sorted(left.items())[:5]),
                 "next": "end them on the host, then take over again"}
     steps = dict((key, args[key]) for key in ("verb", "step") if args.get(key) is not None)
-    return dict(_taken(agent, own, steps, True), previous=record, taken_over=run)
+    return dict(_taken(agent, own, steps, True, args.get("inventory")), previous=record, taken_over=run)
 
 
 def journal(agent, args):
@@ -167,4 +181,14 @@ def journal(agent, args):
     yield  # a generator like the others
 
 
-BUILTINS = {"lock": lock, "unlock": unlock, "take_over": take_over, "journal": journal}
+def runs(agent, args):
+    """Every run that held the lock here: `runs` as `journal.runs_of` gives them, `held` (the id of the one under way,
+    None without), `now` (this host's clock) and `boot`."""
+    own = Lock(agent.root)
+    record = own.read_record() if own.is_held() else None
+    return {"changed": False, "runs": runs_of(state_folder(agent.root)), "held": (record or {}).get("run"),
+            "now": round(time.time(), 3), "step": (record or {}).get("step")}
+    yield  # a generator like the others
+
+
+BUILTINS = {"lock": lock, "unlock": unlock, "take_over": take_over, "journal": journal, "runs": runs}

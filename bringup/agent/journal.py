@@ -23,6 +23,7 @@ class Journal(object):
         self._fd = None
         self._unsynced_since = None
         self._boot = pids.boot_id()
+        self.counts = {}
         self.trouble = None
 
     def open(self):
@@ -39,9 +40,16 @@ class Journal(object):
             if path != self.path:
                 os.unlink(path)
 
+    def count(self, result):
+        """Count a result that gets no entry of its own, for the end of the run."""
+        if result.get("changed"):
+            self.counts["changed"] = self.counts.get("changed", 0) + 1
+
     def write(self, entry):
         """Append one entry. A disk that is full is remembered in `trouble`, and the run goes on."""
         entry = dict(entry, at=round(time.time(), 3), boot=self._boot)
+        if "result" in entry:
+            self.counts[entry["result"]] = self.counts.get(entry["result"], 0) + 1
         try:
             os.write(self._fd, (json.dumps(entry, sort_keys=True) + "\n").encode("utf-8"))
         except OSError as error:
@@ -96,3 +104,69 @@ def look_up(state, run, digests, held):
             alive = held and found[-1].get("boot") == pids.boot_id()
             out[digest] = {"state": "running" if alive else "interrupted", "at": found[-1].get("at")}
     return out
+
+
+RUNS_KEPT = 2000
+"""Entries of `state/runs.jsonl` that are kept: two for a run."""
+
+
+def note_run(state, entry):
+    """Append what a run began or ended with to `state/runs.jsonl`; who calls holds the lock. Raises OSError."""
+    path = os.path.join(state, "runs.jsonl")
+    line = (json.dumps(dict(entry, at=round(time.time(), 3)), sort_keys=True) + "\n").encode("utf-8")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            line = b"\n" + line  # the last one was cut by a lost power
+        os.write(fd, line)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+    if size > RUNS_KEPT * 400:
+        _shorten(path)
+
+
+def _shorten(path):
+    with open(path, "rb") as handle:
+        lines = handle.readlines()
+    if len(lines) > RUNS_KEPT:
+        staged = "%s.%d" % (path, os.getpid())
+        with open(staged, "wb") as handle:
+            handle.writelines(lines[-RUNS_KEPT:])
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.rename(staged, path)
+
+
+def runs_of(state):
+    """Every kept run, the oldest first: what it began with, `ended` (what it ended with) or None."""
+    found = {}
+    order = []
+    try:
+        with open(os.path.join(state, "runs.jsonl"), "rb") as handle:
+            lines = handle.readlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        try:
+            entry = json.loads(line.decode("utf-8"))
+        except ValueError:
+            continue  # cut by a lost power
+        run = entry.get("run")
+        if entry.get("event") == "began":
+            if run in found and found[run]["ended"] is None:
+                continue  # connected again in the middle: the same run
+            found[run] = dict(entry, ended=None)
+            order.append(run)
+        elif run in found:
+            found[run]["ended"] = entry
+    return [found[run] for run in sorted(set(order), key=order.index)]
+
+
+def release_in_use(root):
+    """The digest that `current` names, None without one."""
+    try:
+        return os.path.basename(os.readlink(os.path.join(root, "current")).rstrip("/"))
+    except OSError:
+        return None

@@ -154,6 +154,8 @@ class Tasks(object):
         self.send({"t": "result", "result": result, "seconds": round(seconds, 6)}, message["id"])
 
     def write_journal(self, event, message, result=None, seconds=None):
+        if not message.get("digest") and result is not None and self.journal is not None:
+            self.journal.count(result)  # a call of a controller's own: no entry, but the run's end says what was done
         if not message.get("digest") or (self.journal is None and self.journal_child is None):
             return
         entry = {"event": event, "digest": message["digest"], "module": message["module"], "id": message["id"]}

@@ -1,17 +1,21 @@
-"""Verbs of releases: releases, release.diff, rollback."""
+"""Verbs of releases: releases, release.diff, release.pin, release.unpin, release.gc, rollback."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import ExitStatus
+from bringup.base.errors import ExitStatus, InputError
 from bringup.cli.options import COMMON, Option, Options, verb
-from bringup.cli.serve import CHANGING, read_stages, run_data, run_stages, say
+from bringup.cli.serve import CHANGING, headline, read_stages, run_data, say
 
 if TYPE_CHECKING:
     from bringup.base.events import Event
+
+KEEP = 5
+"""Newest releases that `release.gc` leaves when nothing else is said; `bringup.releases.keeping` says the same."""
 
 
 @verb(COMMON)
@@ -28,10 +32,70 @@ def release_diff(options: Options) -> ExitStatus:
     return run_data(reading, "release.diff", lambda event: _show(options, event, "differences"))
 
 
-@verb([*CHANGING, Option("to", help="number or digest (default: the one before that was good everywhere)")])
+@verb([*CHANGING, Option("to", help="number or digest (default: the one before that was good everywhere)"),
+       Option("even-if-bad", False, "with --to: also one known to be bad or rolled back from"),
+       Option("replace", help="OLD=SPARE: a spare of the inventory in the place of a node; may be given again",
+              many=True),
+       Option("rehearse", False, "everything but the switch and the restart; says what it proved")])
 def rollback(options: Options) -> ExitStatus:
     """Go back to an earlier good release: proven on every node first, then switched, then restarted in order."""
-    return run_stages(options, "rollback", {"rollback_to": options.to or "previous"})
+    if options.even_if_bad and not options.to:
+        raise InputError("--even-if-bad goes with --to: it says which one", next="invoke releases")
+    more: dict[str, Any] = {"rollback_to": options.to or "previous", "rollback_even_if_bad": bool(options.even_if_bad)}
+    replaced = _replaced(options.replace)
+    if replaced:
+        more["bringup_replace"] = replaced
+    reading = read_stages(options, "rehearse" if options.rehearse else "rollback", more, leave_out=tuple(replaced))
+    from bringup.cli.running import run_reading
+
+    status = run_reading(reading, verb="rollback", headline=headline(reading))
+    if replaced and not options.rehearse and not options.check and status in (ExitStatus.DONE, ExitStatus.UNREACHABLE):
+        places = ", ".join(f"{new} in the place of {old}" for old, new in replaced.items())
+        print(f"write     {places} into {reading.inventory.shown_as}: the next verb takes the inventory's word",
+              file=sys.stderr)
+    return status
+
+
+def _replaced(given: Sequence[str]) -> dict[str, str]:
+    """`OLD=SPARE` words as a mapping. Raises InputError."""
+    out: dict[str, str] = {}
+    for word in given:
+        old, equals, new = word.partition("=")
+        if not equals or not old.strip() or not new.strip():
+            raise InputError("--replace takes OLD=SPARE", expected="--replace gpu07=gpu17", found=word)
+        if old.strip() in out:
+            raise InputError(f"--replace names {old.strip()} twice", found=", ".join(given))
+        out[old.strip()] = new.strip()
+    return out
+
+
+@verb([*COMMON, Option("keep", str(KEEP), f"newest releases that stay in any case (default {KEEP})")],
+      name="release.gc")
+def release_gc(options: Options) -> ExitStatus:
+    """Remove old releases and environments that nothing uses; never one in use, pinned or the last good."""
+    keep = options.number("keep")
+    return _on_stores(options, "release.gc", "release_gc", {"release_keep": KEEP if keep is None else keep})
+
+
+@verb([Option("release", help="number or digest", positional=True), *COMMON,
+       Option("reason", help="why, shown by invoke releases")], name="release.pin")
+def release_pin(options: Options) -> ExitStatus:
+    """Pin a release: release.gc never removes it."""
+    return _on_stores(options, "release.pin", "release_pin", {
+        "release_name": options.release, "release_pinned": True, "release_reason": options.reason or ""})
+
+
+@verb([Option("release", help="number or digest", positional=True), *COMMON], name="release.unpin")
+def release_unpin(options: Options) -> ExitStatus:
+    """Take a release's pin away."""
+    return _on_stores(options, "release.unpin", "release_pin", {
+        "release_name": options.release, "release_pinned": False, "release_reason": ""})
+
+
+def _on_stores(options: Options, name: str, playbook: str, more: dict[str, Any]) -> ExitStatus:
+    from bringup.cli.running import run_reading
+
+    return run_reading(read_stages(options, playbook, more, whole=False), verb=name)
 
 
 def _show(options: Options, event: Event, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.base.errors import ExitStatus, StepError
@@ -94,14 +94,18 @@ def run_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None
     return run_reading(reading, verb=name, headline=headline(reading))
 
 
-def read_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None = None, *, whole: bool = True
-                ) -> Reading:
-    """Read and check everything of such a playbook. With `whole`, raises InputError when --limit cuts a replica."""
+def read_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | None = None, *, whole: bool = True,
+                leave_out: Sequence[str] = ()) -> Reading:
+    """Read and check everything of such a playbook. With `whole`, raises InputError when --limit cuts a replica.
+    Hosts in `leave_out` are not contacted."""
     from bringup.base.paths import Project
     from bringup.cli.running import Reading
     from bringup.releases.planned import refuse_cut
 
     reading = Reading(options, Project.find().root / "playbooks" / f"{name}.yml", extra_vars)
+    if leave_out:
+        hosts = reading.inventory.hosts if reading.limit is None else reading.limit
+        reading.limit = tuple(host for host in hosts if host not in leave_out)
     if whole and reading.limit is not None:
         refuse_cut(plan_of(reading).replicas, reading.limit, name)
     return reading

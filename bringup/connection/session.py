@@ -59,7 +59,7 @@ SLOW_START = 3.0
 INLINE = 65536
 """Files up to this size are sent with their task; larger ones when the host asks for them."""
 
-BUILTINS = frozenset({"lock", "unlock", "take_over", "journal"})
+BUILTINS = frozenset({"lock", "unlock", "take_over", "journal", "runs"})
 """Modules that the agent answers itself."""
 
 

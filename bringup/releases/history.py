@@ -1,13 +1,18 @@
-"""What became of releases, read from the hosts' stores: states, the one in use, and where a rollback may land."""
+"""What became of releases, read from the hosts' stores: states, the one in use, pins, what a run left half done.
+
+Nothing here compares clocks of different hosts: on each host the order of its own events counts, and what hosts say of
+one release is put together by the gravest word.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bringup.base.errors import FindingError, InputError
-from bringup.base.text import fold_hosts, nearest
+from bringup.base.errors import InputError
+from bringup.base.text import nearest
 from bringup.releases.document import Release, number_text
 
 CONTRACT_FAILED = "its contract failed"
@@ -23,12 +28,14 @@ class HostStore:
     broken: Mapping[str, str]
     launches: Mapping[str, Mapping[str, Mapping[str, Any]]]
     history: Sequence[Mapping[str, Any]]
+    approved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> HostStore:
         """From the module's answer."""
         return cls(data.get("current"), {d: Release.read(x) for d, x in data.get("releases", {}).items() if x},
-                   data.get("broken", {}), data.get("launches", {}), data.get("history", []))
+                   data.get("broken", {}), data.get("launches", {}), data.get("history", []),
+                   data.get("approved") or {})
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,10 @@ class Entry:
     """A release over all hosts.
 
     `state` is good, bad, left (rolled back from) or untested; `live_at` when it was last switched to (seconds since the
-    epoch), None when it never was. `hosts` hold it, `current_on` use it, `good_on` had it good, on `bad_on` it was last
-    found bad.
+    epoch, the latest that a host's clock says), None when it never was. `hosts` hold it, `current_on` use it,
+    `good_on` had it good, on `bad_on` it was last found bad. `pinned` is the reason of its pin, None without one.
+    `waiting` is true when it was made after the last switch and never switched to. `left_at` is when a rollback left
+    it.
     """
 
     digest: str
@@ -53,6 +62,9 @@ class Entry:
     good_on: tuple[str, ...]
     reason: str = ""
     bad_on: tuple[str, ...] = ()
+    pinned: str | None = None
+    waiting: bool = False
+    left_at: float | None = None
 
     @property
     def label(self) -> str:
@@ -60,12 +72,29 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """A rollback from `leaving` to `target` (digests) that the hosts `pending` have not finished."""
+
+    target: str
+    leaving: str
+    pending: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class History:
-    """All releases of some hosts, the oldest first, and each host's current one."""
+    """All releases of some hosts, the oldest first, and each host's current one.
+
+    `removed` maps a number to when and by whom that release was removed; `unfinished` is a rollback that some hosts
+    have not finished; `came_back_from` is the digest of a deploy that did not start, after which the one in use was
+    switched to again by itself.
+    """
 
     entries: tuple[Entry, ...]
     current: Mapping[str, str | None] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+    removed: Mapping[int, tuple[float, str]] = field(default_factory=dict)
+    unfinished: Unfinished | None = None
+    came_back_from: str | None = None
 
     @property
     def mixed(self) -> bool:
@@ -83,6 +112,11 @@ class History:
         if len(found) == 1:
             return found[0]
         labels = [e.label for e in self.entries]
+        if not found and digits.isdigit() and int(digits) in self.removed:
+            at, by = self.removed[int(digits)]
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+            raise InputError(f"{number_text(int(digits))} was removed by release.gc", found=f"{when} by {by or '?'}",
+                             expected=", ".join(labels[-8:]) or "none is left", next="invoke releases")
         near = nearest(wanted, labels)
         raise InputError(f"no release is named `{name}`" if not found else f"`{name}` fits {len(found)} releases",
                          expected=", ".join(labels[-8:]) or "none was made here yet",
@@ -108,87 +142,109 @@ def merge(stores: Mapping[str, HostStore]) -> History:
         broken.update({f"{host} {digest[:12]}": why for digest, why in store.broken.items()})
     entries = [_entry(digest, release, stores) for digest, release in digests.items()]
     entries.sort(key=lambda e: (e.number if e.number is not None else 1 << 30, e.made_at))
-    return History(tuple(entries), {host: store.current for host, store in stores.items()}, broken)
+    removed = {int(e["number"]): (float(e.get("at") or 0), str(e.get("by") or "")) for store in stores.values()
+               for e in store.history if e["event"] == "pruned" and e.get("number") is not None
+               and e.get("digest") not in digests}
+    return History(tuple(entries), {host: store.current for host, store in stores.items()}, broken, removed,
+                   _unfinished(stores), _came_back_from(stores))
 
 
-def _entry(digest: str, release: Release, stores: Mapping[str, HostStore]) -> Entry:
-    events = sorted(((host, e) for host, store in stores.items() for e in store.history if e.get("digest") == digest),
-                    key=lambda pair: pair[1].get("at") or 0)
-    judged = [e for _, e in events if e["event"] in ("good", "bad", "left")]
-    numbers = [e["number"] for _, e in events if e.get("number") is not None]
-    made = [(e.get("at") or 0.0, str(e.get("by") or "")) for _, e in events if e["event"] == "made"]
-    live = [float(e.get("at") or 0) for _, e in events if e["event"] == "switched"]
-    starts = [float(e["seconds"]) for _, e in events if e["event"] == "started" and e.get("seconds")]
-    return Entry(
-        digest, min(numbers) if numbers else None, release, judged[-1]["event"] if judged else "untested",
-        min(made)[0] if made else 0.0, min(made)[1] if made else "", max(live) if live else None,
-        starts[-1] if starts else None, tuple(h for h, s in stores.items() if digest in s.releases),
-        tuple(h for h, s in stores.items() if s.current == digest),
-        tuple(h for h in stores if any(host == h and e["event"] == "good" for host, e in events)),
-        str(judged[-1].get("reason") or "") if judged else "",
-        tuple(h for h in stores if [e["event"] for host, e in events if host == h and e in judged][-1:] == ["bad"]),
-    )
-
-
-def unswitched(history: History) -> Entry | None:
-    """A release made after the last switch and never switched to: a deploy that ended before it changed anything."""
-    last = max((e.live_at for e in history.entries if e.live_at is not None), default=None)
-    later = [e for e in history.entries if e.live_at is None and last is not None and e.made_at > last]
-    return later[-1] if later else None
+_GRAVEST = ("left", "bad", "good")
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a rollback goes: `entry`, or None with the reason why there is nothing to do."""
+class _OnHost:
+    """What one host's own events say of a release, the oldest first."""
 
-    entry: Entry | None
-    reason: str = ""
+    events: tuple[Mapping[str, Any], ...]
+    judged: Mapping[str, Any] | None
+    waiting: bool
+
+    @property
+    def verdict(self) -> str | None:
+        return str(self.judged["event"]) if self.judged else None
 
 
-def rollback_target(history: History, hosts: Sequence[str], to: str | None = None) -> Target:
-    """The release that a rollback goes to.
+def _on_host(digest: str, store: HostStore) -> _OnHost:
+    own = tuple(e for e in store.history if e.get("digest") == digest)
+    verdicts: list[Mapping[str, Any]] = []
+    for event in own:
+        if event["event"] in _GRAVEST:
+            verdicts.append(event)
+        elif event.get("undo") and verdicts and verdicts[-1]["event"] == "left":
+            verdicts.pop()  # the rollback away from it did not succeed: it counts as it did before
+    order = [(e["event"], e.get("digest")) for e in store.history]
+    last_switch = max((at for at, (event, _) in enumerate(order) if event == "switched"), default=None)
+    made = max((at for at, (event, of) in enumerate(order) if of == digest and event in ("made", "prepared")),
+               default=None)
+    waiting = last_switch is not None and made is not None and made > last_switch and store.current != digest
+    return _OnHost(own, verdicts[-1] if verdicts else None, waiting)
 
-    Without `to`: the one that was in use before the present one and was good on all hosts, never one known to be bad
-    or rolled back from; nothing when the last deploy ended before its switch. Raises FindingError when there is none
-    or `to` is known to be bad, InputError when `to` is unknown.
+
+def _entry(digest: str, release: Release, stores: Mapping[str, HostStore]) -> Entry:
+    seen = {host: _on_host(digest, store) for host, store in stores.items()}
+    events = [e for one in seen.values() for e in one.events]
+    state = next((word for word in _GRAVEST if any(one.verdict == word for one in seen.values())), "untested")
+    reasons = [str(one.judged.get("reason") or "") for one in seen.values() if one.judged and one.verdict == state]
+    numbers = [int(e["number"]) for e in events if e.get("number") is not None]
+    made = [(float(e.get("at") or 0.0), str(e.get("by") or "")) for e in events if e["event"] == "made"]
+    live = [float(e.get("at") or 0) for e in events if e["event"] == "switched"]
+    left = [float(e.get("at") or 0) for e in events if e["event"] == "left"]
+    starts = [max((float(e["seconds"]) for e in _of_last_run(one.events)), default=None) for one in seen.values()]
+    pins = [next((e for e in one.events[::-1] if e["event"] in ("pinned", "unpinned")), None)
+            for one in seen.values()]
+    pinned = next((e for e in pins if e is not None and e["event"] == "pinned"), None)
+    return Entry(
+        digest, min(numbers) if numbers else None, release, state,
+        min(made)[0] if made else 0.0, min(made)[1] if made else "", max(live) if live else None,
+        max((s for s in starts if s is not None), default=None),
+        tuple(h for h, s in stores.items() if digest in s.releases),
+        tuple(h for h, s in stores.items() if s.current == digest),
+        tuple(h for h, one in seen.items() if any(e["event"] == "good" for e in one.events)),
+        next((reason for reason in reasons if reason), ""),
+        tuple(h for h, one in seen.items() if one.verdict == "bad"),
+        None if pinned is None else str(pinned.get("reason") or "pinned"),
+        any(one.waiting for one in seen.values()), max(left) if left and state == "left" else None,
+    )
+
+
+def _of_last_run(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The timed starts of the newest run that started it."""
+    starts = [e for e in events if e["event"] == "started" and e.get("seconds")]
+    return [e for e in starts if e.get("run") == starts[-1].get("run")]
+
+
+def _unfinished(stores: Mapping[str, HostStore]) -> Unfinished | None:
+    """A rollback that switched hosts and after which not all of them started what they were switched to.
+
+    Each host that was switched says where it went and what it left; a host that the rollback never reached uses what
+    was left still.
     """
-    now = history.in_use
-    if to:
-        return _named(history, hosts, to)
-    waiting = unswitched(history)
-    if waiting is not None and now is not None and not history.mixed:
-        return Target(None, f"{waiting.label} was never switched to: {now.label} is in use and stays "
-                            f"(further back: --to)")
-    candidates = [e for e in history.entries if e.state == "good" and e.live_at is not None
-                  and (history.mixed or e is not now) and _everywhere(e, hosts)]
-    if not candidates:
-        raise FindingError("there is no earlier release to go back to",
-                           expected=f"one that was good on all of {fold_hosts(list(hosts))}",
-                           found=_others(history, now), next="invoke releases")
-    return Target(max(candidates, key=lambda e: e.live_at or 0))
+    found: dict[str, tuple[str, str, str]] = {}
+    for host, store in stores.items():
+        events = list(store.history)
+        at = max((n for n, e in enumerate(events) if e["event"] == "switched"), default=None)
+        if at is None or not events[at].get("leaving") or store.current != events[at].get("digest"):
+            continue
+        target = str(events[at]["digest"])
+        done = any(e["event"] in ("started", "good", "bad") and e.get("digest") == target for e in events[at + 1:])
+        found[host] = (target, str(events[at]["leaving"]), "" if done else host)
+    if not found:
+        return None
+    target, leaving, _ = next((one for one in found.values() if one[2]), next(iter(found.values())))
+    behind = [host for host, store in stores.items() if store.current == leaving]
+    not_started = [host for host, one in found.items() if one[2]]
+    pending = tuple(host for host in stores if host in behind or host in not_started)
+    return Unfinished(target, leaving, pending) if pending else None
 
 
-def _named(history: History, hosts: Sequence[str], to: str) -> Target:
-    entry = history.find(to)
-    if all(history.current.get(host) == entry.digest for host in hosts):
-        return Target(None, f"{entry.label} is in use on all of {fold_hosts(list(hosts))} already")
-    if entry.state == "bad":
-        raise FindingError(f"{entry.label} is known to be bad", found=entry.reason or "its start failed",
-                           next="invoke rollback without --to goes to the last good one")
-    if entry.state == "left":
-        raise FindingError(f"{entry.label} was rolled back from", found=entry.reason or "a person went back from it",
-                           next="provision it again when its cause is mended")
-    missing = [host for host in hosts if host not in entry.hosts]
-    if missing:
-        raise FindingError(f"{entry.label} is not on {fold_hosts(missing)}", next="invoke provision")
-    return Target(entry)
-
-
-def _everywhere(entry: Entry, hosts: Sequence[str]) -> bool:
-    return all(host in entry.hosts and host in entry.good_on for host in hosts)
-
-
-def _others(history: History, now: Entry | None) -> str:
-    words = {"left": "rolled back from"}
-    told = [f"{e.label} {words.get(e.state, e.state)}" for e in history.entries if e is not now]
-    return ", ".join(told[-6:]) or "no other release"
+def _came_back_from(stores: Mapping[str, HostStore]) -> str | None:
+    """The deploy (no rollback) that every host's last switch undid; None when not all hosts say the same."""
+    found: set[str | None] = set()
+    for store in stores.values():
+        switches = [e for e in store.history if e["event"] == "switched"]
+        last = switches[-1] if switches else {}
+        before = switches[-2] if len(switches) > 1 else {}
+        undone = bool(last.get("undo")) and not before.get("leaving")
+        found.add(str(last.get("previous")) if undone and last.get("previous") else None)
+    return found.pop() if len(found) == 1 else None

@@ -8,11 +8,15 @@ from typing import Any
 
 from bringup.base.errors import BringupError
 from bringup.base.results import Result
-from bringup.releases.choosing import choose_release, switch_release
+from bringup.releases.choosing import choose_release
+from bringup.releases.drifting import find_drift
 from bringup.releases.ending import replica_status, stop_replicas
+from bringup.releases.keeping import KEEP, pin_release, remove_releases
 from bringup.releases.making import make_release
 from bringup.releases.reading import list_releases, replica_logs
+from bringup.releases.runs import list_runs
 from bringup.releases.starting import announce_ready, start_replicas
+from bringup.releases.switching import switch_release
 from bringup.run.actions import Fleet, FleetAction, ModuleSpec
 
 
@@ -37,7 +41,8 @@ def specs() -> list[ModuleSpec]:
                    help="make the release of the inventory's plan and bring it to every node"),
         ModuleSpec("choose_release", {
             "to": {"type": "str", "default": "current"}, "prove": {"type": "bool", "default": False},
-            "ask": {"type": "bool", "default": False}}, fleet_action=choose_release,
+            "ask": {"type": "bool", "default": False}, "even_if_bad": {"type": "bool", "default": False},
+            "rehearse": {"type": "bool", "default": False}}, fleet_action=choose_release,
             help="take a release that is there: current, previous, a number or a digest"),
         ModuleSpec("switch_release", {}, fleet_action=switch_release, help="point `current` at the chosen release"),
         ModuleSpec("start_replicas", {
@@ -52,6 +57,15 @@ def specs() -> list[ModuleSpec]:
         ModuleSpec("replica_logs", {
             "lines": {"type": "int", "default": 50}, "follow": {"type": "bool", "default": False}},
             fleet_action=replica_logs, reads_only=True, help="what the engines print"),
+        ModuleSpec("pin_release", {
+            "release": {"type": "str", "required": True}, "pinned": {"type": "bool", "default": True},
+            "reason": {"type": "str"}}, fleet_action=pin_release, help="keep a release whatever is removed"),
+        ModuleSpec("remove_releases", {"keep": {"type": "int", "default": KEEP}}, fleet_action=remove_releases,
+                   help="remove old releases and environments that no release uses"),
+        ModuleSpec("find_drift", {"compare": {"type": "bool", "default": False}}, fleet_action=find_drift,
+                   reads_only=True, help="what runs against what was approved"),
+        ModuleSpec("list_runs", {"since": {"type": "str"}}, fleet_action=list_runs, reads_only=True,
+                   help="every run that changed these hosts, from their own journals"),
         ModuleSpec("list_releases", {"between": {"type": "list", "default": []}}, fleet_action=list_releases,
                    reads_only=True, help="which releases the hosts have"),
     ]

@@ -13,7 +13,8 @@ from bringup.base.text import duration, fold_hosts
 from bringup.releases import storing
 from bringup.releases.document import differences, short
 from bringup.releases.history import Entry, History, merge
-from bringup.releases.planned import looked_at, plan_now
+from bringup.releases.planned import looked_at
+from bringup.releases.targets import WORDS
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 
@@ -22,13 +23,14 @@ FOLLOW = 5.0
 
 
 def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """Read the stores of all replicas' hosts and tell them as the table `releases`.
+    """Read the stores of all replicas' hosts that answer and tell them as the table `releases`.
 
     `args`: between (two releases): their differences as the table `differences` instead. Raises InputError for an
     unknown one.
     """
-    planned = plan_now(fleet, facts=False)
-    history = merge(storing.stores_of(fleet, planned.hosts))
+    _, members = looked_at(fleet)
+    hosts = [host for nodes in members.values() for host in nodes]
+    history = merge(storing.stores_of(fleet, hosts))
     between = [str(name) for name in args.get("between") or ()]
     if between:
         old, new = (history.find(name) for name in between)
@@ -37,12 +39,16 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
         return {}
     if not history.entries:
         fleet.emit(Note("no release was made here yet; next: invoke provision"))
-    fleet.emit(Findings("releases", (), {"releases": rows(history, planned.hosts)}))
+    fleet.emit(Findings("releases", (), {"releases": rows(history, hosts)}))
     for entry in history.entries:
         if entry.state == "bad":
             fleet.emit(Note(f"{entry.label} is bad: {entry.reason or 'its start failed'}",
                             level="warn" if entry.current_on else "note"))
-    if history.mixed:
+    begun = history.unfinished
+    if begun is not None:
+        fleet.emit(Note(f"a rollback is not finished on {fold_hosts(list(begun.pending))}; next: invoke rollback",
+                        level="warn"))
+    elif history.mixed:
         fleet.emit(Note("hosts use different releases: a deploy stopped half way (invoke status)", level="warn"))
     return {}
 
@@ -53,7 +59,7 @@ def rows(history: History, hosts: Sequence[str]) -> list[list[str]]:
     before: Entry | None = None
     body = []
     for entry in history.entries:
-        changes = "; ".join(differences(before.release, entry.release)[:3]) if before else "the first"
+        changes = "; ".join(differences(before.release, entry.release)[:3]) if before else "the first here"
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_at)) if entry.made_at else "-"
         body.append([entry.label, short(entry.digest), state_of(entry, hosts), made, entry.by or "-",
                      duration(entry.seconds) if entry.seconds else "-", changes or "nothing that is told"])
@@ -62,10 +68,15 @@ def rows(history: History, hosts: Sequence[str]) -> list[list[str]]:
 
 
 def state_of(entry: Entry, hosts: Sequence[str]) -> str:
-    """The state in words: `current, good`, `rolled back from`, `good on gpu01`."""
-    words = {"left": "rolled back from"}.get(entry.state, entry.state)
+    """The state in words: `current, good`, `rolled back from`, `good on gpu01`, `good, pinned (before the audit)`."""
+    words = WORDS.get(entry.state, entry.state)
     if entry.state == "good" and set(entry.good_on) != set(hosts):
         words = f"good on {fold_hosts(list(entry.good_on))}"
+    if entry.pinned is not None:
+        words += ", pinned" if entry.pinned == "pinned" else f", pinned ({entry.pinned})"
+    missing = [host for host in hosts if host not in entry.hosts]
+    if missing:
+        words += f", not on {fold_hosts(missing)}"
     if not entry.current_on:
         return words
     where = "current" if set(entry.current_on) == set(hosts) else f"current on {fold_hosts(list(entry.current_on))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from bringup.base.errors import BringupError, FindingError, ServedError, StepError, UnreachableError
@@ -71,14 +71,15 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     chosen = chosen_release.needed(fleet)
     key = key_of(fleet, chosen.key_variable)
     survey = look(fleet, chosen.replicas, chosen.manager, key=key[1] if key else None)
+    lost: dict[str, Result] = {}
     if survey.unreachable:
-        raise UnreachableError("what runs there is not known", host=fold_hosts(list(survey.unreachable)),
-                               details=list(survey.unreachable.values())[:4], next="invoke status")
+        chosen, survey, lost = _without_unreachable(fleet, chosen, survey)
     steps = [decide(view, chosen.digest, survey.history.current, restart=bool(args.get("restart")))
              for view in survey.replicas.values()]
     changed = {step.replica for step in steps if step.what != "keep"}
     results = {host: Result(host, "start_replicas", Status.CHANGED if name in changed else Status.OK)
                for name, hosts in chosen.replicas.items() for host in hosts}
+    results.update(lost)
     for step in steps:
         other = {n.manager for n in survey.replicas[step.replica].nodes.values() if n.manager} - {chosen.manager}
         if step.what == "keep" and other:
@@ -95,6 +96,27 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         _Turn(fleet, chosen, survey, key).take(step)
     _tell(fleet, chosen, steps, time.monotonic() - began)
     return results
+
+
+def _without_unreachable(fleet: Fleet, chosen: Chosen, survey: Survey) -> tuple[Chosen, Survey, dict[str, Result]]:
+    """A rollback goes on without the replicas of which a node is gone. Raises UnreachableError where that is all, and
+    for every other start."""
+    gone = survey.unreachable
+    whole = {name: hosts for name, hosts in chosen.launches.items() if not any(host in gone for host in hosts)}
+    if not whole or not chosen.leaving:
+        raise UnreachableError("what runs there is not known", host=fold_hosts(list(gone)),
+                               details=list(gone.values())[:4], next="invoke status")
+    left = dict(chosen.left_out)
+    for name, hosts in chosen.replicas.items():
+        if name not in whole:
+            left[name] = f"{fold_hosts([host for host in hosts if host in gone])} cannot be reached any more"
+            fleet.emit(Note(f"{name} is left out: {left[name]}; the next rollback finishes it", level="warn"))
+    kept = replace(chosen, launches=whole, left_out=left)
+    chosen_release.save(fleet, kept)
+    lost = {host: Result(host, "start_replicas", Status.LOST, message=text,
+                         next="invoke rollback again when it is back") for host, text in gone.items()}
+    views = {name: view for name, view in survey.replicas.items() if name in whole}
+    return kept, replace(survey, replicas=views, unreachable={}), lost
 
 
 def _would(step: Step) -> str:
@@ -160,7 +182,8 @@ class _Turn:
 
     def _start_of(self, launches: Mapping[str, Mapping[str, Any]]) -> ReplicaStart:
         name = str(next(iter(launches.values()))["replica"])
-        return ReplicaStart(name, launches, self.chosen.manager, Deadlines(**self.chosen.deadlines), self.key)
+        manager = calls.manager_for(next(iter(launches.values())), self.chosen.manager)
+        return ReplicaStart(name, launches, manager, Deadlines(**self.chosen.deadlines), self.key)
 
     def _prove(self, replica: ReplicaStart) -> None:
         """Raise before anything stops when a node cannot start this release: ports, program, model folder."""
@@ -199,6 +222,7 @@ class _Turn:
         untouched = [name for name in self.survey.replicas if name != replica.name and
                      name not in self._done(replica.name)]
         if untouched:
+            self._links_of_untouched(untouched)
             text += f"; {', '.join(untouched)} untouched"
         kind: type[BringupError] = ServedError if served and not back else StepError
         if cause.key == "lost" and kind is StepError:
@@ -230,10 +254,14 @@ class _Turn:
         view = self.survey.replicas[replica.name]
         running = [digest for digest in view.releases if digest != self.chosen.digest]
         before = running[0] if len(running) == 1 else None
-        earlier = {self.survey.history.current.get(host) for host in replica.order}
-        before = before or (earlier.pop() if len(earlier) == 1 else None)
-        if before is None or before == self.chosen.digest:
-            return False, "nothing ran here before that could be started again"
+        earlier = {host: self.survey.history.current.get(host) for host in replica.order}
+        before = before or (next(iter(earlier.values())) if len(set(earlier.values())) == 1 else None)
+        if before == self.chosen.digest and self.chosen.leaving:
+            before = self.chosen.previous  # switched already, and nothing ran
+        if before == self.chosen.digest:
+            return False, "nothing else was in use here that could be started again"
+        if before is None:
+            return False, self._links_as_before(replica, outcome, earlier)
         entry = self.survey.history.get(before)
         label = number_text(entry.number if entry else None)
         if outcome.gone:
@@ -241,7 +269,7 @@ class _Turn:
         old = self._launches_of(before, replica)
         if old is None:
             return False, f"{label} is not prepared on all nodes of {replica.name} and is not started again"
-        storing.switch(self.fleet, before, list(replica.order))
+        storing.switch(self.fleet, before, list(replica.order), undo=True)
         if not view.running:
             return False, f"`current` is {label} again; nothing ran before, nothing is started"
         problems = prove(self.fleet, old.launches, old.manager)
@@ -259,6 +287,24 @@ class _Turn:
         stop_processes(self.fleet, calls.names_of(old.launches), old.manager, replica.deadlines.grace)
         why = second.cause.what if second.cause else "it did not become ready"
         return False, f"{label} did not start again either: {why}"
+
+    def _links_as_before(self, replica: ReplicaStart, outcome: Outcome, earlier: Mapping[str, str | None]) -> str:
+        """Each host's `current` as it was: a release that never started is in use nowhere."""
+        there = [host for host in replica.order if host not in outcome.gone]
+        first = [host for host in there if earlier[host] is None]
+        if first:
+            storing.unswitch(self.fleet, self.chosen.digest, first, "its first start failed")
+        for digest in dict.fromkeys(found for host in there if (found := earlier[host])):
+            storing.switch(self.fleet, digest, [host for host in there if earlier[host] == digest], undo=True)
+        if len(first) == len(there):
+            return "nothing was in use here before, and nothing is now"
+        return "`current` is as it was on each node"
+
+    def _links_of_untouched(self, names: list[str]) -> None:
+        """A rollback switched all replicas before the first start: those that it did not come to use the old one."""
+        if self.chosen.leaving and self.chosen.previous:
+            hosts = [host for name in names for host in self.chosen.launches.get(name, ())]
+            storing.try_switch(self.fleet, self.chosen.previous, hosts, undo=True)
 
     def _launches_of(self, digest: str, replica: ReplicaStart) -> ReplicaStart | None:
         found: dict[str, Mapping[str, Any]] = {}
@@ -327,8 +373,7 @@ def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         return results
     if not fleet.check:
         storing.mark(fleet, chosen.digest, chosen.hosts, "good")
-        if chosen.leaving and chosen.previous and chosen.previous != chosen.digest:
-            storing.mark(fleet, chosen.previous, chosen.hosts, "left", reason=f"rolled back to {chosen.label}")
+        storing.approve(fleet, chosen.digest, chosen.hosts)
     fleet.emit(Ready(endpoints, str(heads[0]["served_name"]), chosen.label, chosen.previous_label, chosen.changes,
                      _next(fleet, chosen)))
     return results

@@ -43,10 +43,15 @@ def give_number(fleet: Fleet, digest: str, head: str, hosts: Sequence[str], stor
     number = int(first[head].data.get("number") or wanted)
     rest = [host for host in hosts if host != head]
     if rest:
-        demand(calls.call_all(fleet, "release_store", {
-            host: {"action": "number", "digest": digest, "number": number, "by": fleet.operator} for host in rest},
-            changes=True), "the number was not stored")
+        tell_number(fleet, digest, number, rest)
     return number
+
+
+def tell_number(fleet: Fleet, digest: str, number: int, hosts: Sequence[str]) -> None:
+    """Have these hosts know a release's number. Raises when one does not."""
+    demand(calls.call_all(fleet, "release_store", {
+        host: {"action": "number", "digest": digest, "number": number, "by": fleet.operator} for host in hosts},
+        changes=True), "the number was not stored")
 
 
 def put_launches(fleet: Fleet, digest: str, launches: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -69,16 +74,47 @@ def put_launches(fleet: Fleet, digest: str, launches: Mapping[str, Mapping[str, 
     return out
 
 
-def switch(fleet: Fleet, digest: str, hosts: Sequence[str]) -> dict[str, Result]:
-    """Point `current` of these hosts at a release. Raises when one did not, naming those that did."""
-    results = calls.call_all(fleet, "release_store", {
-        host: {"action": "switch", "digest": digest, "by": fleet.operator} for host in hosts}, changes=True)
+def switch(fleet: Fleet, digest: str, hosts: Sequence[str], *, undo: bool = False) -> dict[str, Result]:
+    """Point `current` of these hosts at a release. Raises when one did not, naming those that did.
+
+    `undo` says that this is what was in use before a start that failed.
+    """
+    results = try_switch(fleet, digest, hosts, undo=undo)
     bad = calls.broken(results)
     if bad:
         done = [host for host, result in results.items() if not result.bad]
         _raise(bad, f"`current` was switched to {short(digest)} on {fold_hosts(done) if done else 'no host'} only",
                "the next provision finishes it, invoke rollback undoes it")
     return results
+
+
+def try_switch(fleet: Fleet, digest: str, hosts: Sequence[str], *, undo: bool = False, leaving: str | None = None
+               ) -> dict[str, Result]:
+    """The same without raising: each host's result. `leaving` is the reason why a rollback leaves what is in use."""
+    return calls.call_all(fleet, "release_store", {
+        host: {"action": "switch", "digest": digest, "by": fleet.operator, "undo": undo,
+               "leaving": leaving is not None, "reason": leaving} for host in hosts}, changes=True)
+
+
+def rehearse_switch(fleet: Fleet, digest: str, hosts: Sequence[str]) -> dict[str, Result]:
+    """What a switch does, under another name beside `current`. Raises when a host could not do it."""
+    results = calls.call_all(fleet, "release_store", {
+        host: {"action": "rehearse", "digest": digest} for host in hosts}, changes=True)
+    demand(results, "the switch could not be rehearsed")
+    return results
+
+
+def unswitch(fleet: Fleet, digest: str, hosts: Sequence[str], reason: str) -> dict[str, Result]:
+    """Take `current` away on hosts where it names this release. A host that cannot do it is passed over."""
+    return calls.call_all(fleet, "release_store", {
+        host: {"action": "unswitch", "digest": digest, "reason": reason, "by": fleet.operator} for host in hosts},
+        changes=True)
+
+
+def approve(fleet: Fleet, digest: str, hosts: Sequence[str]) -> None:
+    """Have each host write down how it is now that the release is good there, for drift and rollback."""
+    calls.call_all(fleet, "release_store", {
+        host: {"action": "approve", "digest": digest, "by": fleet.operator} for host in hosts}, changes=True)
 
 
 def mark(fleet: Fleet, digest: str, hosts: Sequence[str], event: str, *, reason: str | None = None,

@@ -20,12 +20,13 @@ def step_of(record: Mapping[str, Any]) -> str:
     return f"{verb}, {record.get('step')}" if record.get("step") else verb or "no step recorded"
 
 
-def about(record: Mapping[str, Any]) -> str:
-    """Run, verb, how long, when last heard."""
+def about(record: Mapping[str, Any], clock: float | None = None) -> str:
+    """Run, verb, how long, when last heard. `clock` is the time on the host that wrote the record, seconds since the
+    epoch; ours where it is not known."""
     parts = [f"run {record.get('run')}"]
     if record.get("verb"):
         parts.append(str(record["verb"]))
-    now = time.time()
+    now = time.time() if clock is None else clock
     if isinstance(record.get("since"), (int, float)):
         parts.append(f"for {duration(max(0.0, now - record['since']))}")
     if isinstance(record.get("heard"), (int, float)):

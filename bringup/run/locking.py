@@ -36,13 +36,14 @@ class LockKeeper:
     """
 
     def __init__(self, run: Engine, hosts: Sequence[str], *, verb: str, accounts: dict[str, str | None],
-                 take_over: str | None = None, identity: tuple[str, str] = ("", "")) -> None:
+                 take_over: str | None = None, identity: tuple[str, str] = ("", ""), inventory: str = "") -> None:
         self.run = run
         self.hosts = tuple(hosts)
         self.verb = verb
         self.accounts = accounts
         self.take_over = take_over
         self.identity = identity
+        self.inventory = inventory
         self.open = not hosts
         self.step = ""
         self.refused: BringupError | None = None
@@ -92,7 +93,7 @@ class LockKeeper:
     def take(self, host: HostState, unavailable: dict[str, list[str]], wait: float = 0.0) -> Iterator[None]:
         """Lock one host, waiting at most `wait` seconds for a holder that is about to go."""
         module = "take_over" if self.take_over else "lock"
-        args: dict[str, Any] = {"verb": self.verb, "step": self.step, "wait": wait}
+        args: dict[str, Any] = {"verb": self.verb, "step": self.step, "wait": wait, "inventory": self.inventory}
         if self.take_over:
             args.update(run=self.take_over, timeout=TAKE_OVER_WAIT)
         step = Step()
@@ -111,7 +112,7 @@ class LockKeeper:
             self._locked(host, raw)
         elif state == "unavailable":
             unavailable.setdefault(str(raw.get("reason")), []).append(host.name)
-        elif state == "held" and not wait and self._is_own_and_cut_off(raw.get("record") or {}):
+        elif state == "held" and not wait and self._is_own_and_cut_off(raw):
             run = (raw.get("record") or {}).get("run")
             self.run.note(f"your run {run} was cut off here; waiting for its agent to end, {SILENT_ENDS:.0f} s at most",
                           host.name, "warn")
@@ -134,10 +135,12 @@ class LockKeeper:
                 self.run.wake_at(tell_at)
             yield
 
-    def _is_own_and_cut_off(self, record: dict[str, Any]) -> bool:
-        """True for a holder of this operator on this machine whose controller is gone, or was not heard for a while."""
-        heard = record.get("heard")
-        silent = isinstance(heard, (int, float)) and time.time() - heard > SILENT_AFTER
+    def _is_own_and_cut_off(self, raw: dict[str, Any]) -> bool:
+        """True for a holder of this operator on this machine whose controller is gone, or was not heard for a while:
+        by the host's own clock, which wrote down when."""
+        record = raw.get("record") or {}
+        heard, now = record.get("heard"), raw.get("now")
+        silent = isinstance(heard, (int, float)) and isinstance(now, (int, float)) and now - heard > SILENT_AFTER
         return (record.get("operator"), record.get("machine")) == self.identity and (silent or "cut" in record)
 
     def _plain(self, host: HostState, unavailable: dict[str, list[str]]) -> Iterator[None]:
@@ -165,7 +168,7 @@ class LockKeeper:
             return LockedError(str(raw.get("msg")), host=host, found=raw.get("found"),
                                details=["nothing was changed"], next=raw.get("next"))
         return LockedError(
-            f"is held by {who(record)} ({about(record)})", host=host, details=["nothing was changed"],
+            f"is held by {who(record)} ({about(record, raw.get('now'))})", host=host, details=["nothing was changed"],
             next=f"follow it: invoke status --run {record.get('run')}")
 
     def at(self, step: str) -> None:
@@ -177,13 +180,15 @@ class LockKeeper:
                                                             become=host.lock_as, changes=False), host,
                                    ignore_errors=True)
 
-    def release(self, seconds: float = 5.0) -> None:
-        """Give up every lock that was taken; waits at most so long for the hosts to say so."""
+    def release(self, seconds: float = 5.0, *, outcome: int | None = None) -> None:
+        """Give up every lock that was taken; waits at most so long for the hosts to say so. `outcome` is the exit
+        status, for the hosts' own record of runs."""
         steps = []
         for host in list(self.run.hosts.values()):
             if host.locked and host.state == UP:
                 step = Step()
-                self.run.send_step(None, None, step, Call("unlock", {}, become=host.lock_as, changes=False), host,
+                self.run.send_step(None, None, step, Call("unlock", {"outcome": outcome}, become=host.lock_as,
+                                                            changes=False), host,
                                    ignore_errors=True)
                 host.locked = False
                 steps.append(step)

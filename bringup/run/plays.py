@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,7 +110,8 @@ class Run:
         accounts = {name: self._account(name) for name in hosts}
         self.engine.lock = LockKeeper(self.engine, hosts, verb=self.options.verb, accounts=accounts,
                                       take_over=self.options.take_over,
-                                      identity=(self.parts.about.operator, controller_id()))
+                                      identity=(self.parts.about.operator, controller_id()),
+                                      inventory=self.parts.inventory.shown_as)
         self.engine.recover = Recovery(self.engine, self.engine.lock, self.parts.about.run_id)
 
     def _account(self, host: str) -> str | None:
@@ -174,6 +176,7 @@ class Run:
                 self._plays()
         except Refused as refused:
             error = refused.error
+            self._statuses.add(error.status)
         except KeyboardInterrupt:
             self._statuses.add(ExitStatus.INTERRUPTED)
             self._interrupt()
@@ -289,7 +292,8 @@ class Run:
     def _close(self) -> None:
         engine = self.engine
         try:
-            engine.lock.release()
+            known = None if sys.exc_info()[0] else int(worst(self._statuses | engine.statuses))
+            engine.lock.release(outcome=known)
         except KeyboardInterrupt:
             self._statuses.add(ExitStatus.INTERRUPTED)
         linked: list[HostState] = [host for host in engine.hosts.values() if host.link is not None]

@@ -2,8 +2,10 @@
 
 Python 3.6. `<root>/releases/<digest>/release.json` never changes once it is whole. `<root>/current` is a symbolic link
 replaced by rename. `<root>/releases/history.json` is a list of events, oldest first:
-{"event": made|switched|started|good|bad|left|pruned, "digest", "number", "at", "run", "by", "replica", "seconds",
-"reason"}.
+{"event": made|prepared|numbered|switched|unswitched|started|good|bad|left|pinned|unpinned|pruned, "digest", "number",
+"at", "run", "by", "replica", "seconds", "reason"}. A `switched` says what was in use before (`previous`), and whether
+a rollback left that (`leaving`) or a start that failed was undone (`undo`). `<root>/releases/<digest>/approved.json` is
+how the host was when the release was last good here.
 """
 
 import fcntl
@@ -13,13 +15,14 @@ import os
 import re
 import shutil
 
-from bringup.agent.modules import engine_process
+from bringup.agent.modules import _host_state, engine_process
 from bringup.agent.processes import launch, proc
 from bringup.agent.task import Failure
 
 ARGUMENTS = {
     "action": {"type": "str", "required": True,
-               "choices": ["put", "list", "switch", "mark", "prune", "number", "launch"]},
+               "choices": ["put", "list", "switch", "unswitch", "rehearse", "mark", "approve", "sizes", "prune",
+                           "number", "launch"]},
     "digest": {"type": "str"},
     "document": {"type": "dict"},
     "number": {"type": "int"},
@@ -31,6 +34,8 @@ ARGUMENTS = {
     "launches": {"type": "list", "default": []},
     "digests": {"type": "list", "default": []},
     "documents": {"type": "bool", "default": True},
+    "leaving": {"type": "bool", "default": False},
+    "undo": {"type": "bool", "default": False},
 }
 
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -38,7 +43,8 @@ _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
 def run(task):
     os.umask(0o022)  # the engines' account reads what is written here
-    return {"put": _put, "list": _list, "switch": _switch, "mark": _mark, "prune": _prune, "number": _number,
+    return {"put": _put, "list": _list, "switch": _switch, "unswitch": _unswitch, "rehearse": _rehearse, "mark": _mark,
+            "approve": _approve, "sizes": _sizes, "prune": _prune, "number": _number,
             "launch": _launch}[task.args["action"]](task)
 
 
@@ -74,15 +80,23 @@ def history(task):
 
 
 def _remember(task, digest, event, **more):
-    """Add an event, one writer at a time: a contract that is asked beside a run marks without that run's lock."""
-    entry = {"event": event, "digest": digest, "at": proc.now(), "run": task.run_id, "by": task.args.get("by")}
-    entry.update((key, value) for key, value in more.items() if value is not None)
+    """Add an event: `_remember_all` with one."""
+    _remember_all(task, [(digest, event, more)])
+
+
+def _remember_all(task, events):
+    """Add events at once, one writer at a time: a contract that is asked beside a run marks without that run's lock."""
+    entries = []
+    for digest, event, more in events:
+        entry = {"event": event, "digest": digest, "at": proc.now(), "run": task.run_id, "by": task.args.get("by")}
+        entry.update((key, value) for key, value in more.items() if value is not None)
+        entries.append(entry)
     folder = os.path.dirname(_history_path(task))
     proc.make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        proc.write_json(_history_path(task), history(task) + [entry])
+        proc.write_json(_history_path(task), history(task) + entries)
     finally:
         os.close(descriptor)
 
@@ -140,7 +154,7 @@ def _launch(task):
 
 def _list(task):
     folder = os.path.join(task.root, "releases")
-    found, broken, launches = {}, {}, {}
+    found, broken, launches, approved = {}, {}, {}, {}
     for digest in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if not _DIGEST.match(digest):
             continue
@@ -152,8 +166,9 @@ def _list(task):
         if document is not None:
             found[digest] = document if task.args["documents"] else {}
             launches[digest] = _launches(os.path.join(folder, digest, "launch"))
+            approved[digest] = proc.read_json(os.path.join(folder, digest, "approved.json"))
     return {"changed": False, "releases": found, "broken": broken, "launches": launches, "current": current(task),
-            "history": history(task)}
+            "history": history(task), "approved": dict((d, a) for d, a in approved.items() if a)}
 
 
 def _launches(folder):
@@ -179,7 +194,11 @@ def _number(task):
 
 
 def _switch(task):
-    """Point `current` at a release: written beside it, then renamed over it."""
+    """Point `current` at a release: written beside it, then renamed over it.
+
+    `leaving` says that a rollback leaves what was in use: that is marked with the same stroke, so that a run cut off
+    here never comes back to it. `undo` says that a start failed and this is what was in use before.
+    """
     digest = _digest(task)
     before = current(task)
     if before == digest:
@@ -188,13 +207,65 @@ def _switch(task):
         raise Failure("the release %s is not here: nothing was switched" % digest[:12], next="invoke provision")
     if not task.check:
         path = os.path.join(task.root, "current")
-        staged = path + ".%d.new" % os.getpid()
-        if os.path.islink(staged):
-            os.unlink(staged)
-        os.symlink(os.path.join("releases", digest), staged)
-        os.rename(staged, path)
-        _remember(task, digest, "switched", previous=before)
+        os.rename(_staged(task, digest, path), path)
+        leaving = before if task.args["leaving"] else None
+        events = [(digest, "switched", {"previous": before, "leaving": leaving, "undo": task.args["undo"] or None})]
+        if leaving:
+            events.append((leaving, "left", {"reason": task.args.get("reason")}))
+        _remember_all(task, events)
     return {"changed": True, "before": before}
+
+
+def _staged(task, digest, path):
+    """The link to a release under a name beside `path`."""
+    staged = path + ".%d.new" % os.getpid()
+    if os.path.islink(staged):
+        os.unlink(staged)
+    os.symlink(os.path.join("releases", digest), staged)
+    return staged
+
+
+def _unswitch(task):
+    """Take `current` away where it names this release: nothing was in use here before a first start that failed."""
+    digest = _digest(task)
+    if current(task) != digest:
+        return {"changed": False}
+    if not task.check:
+        os.unlink(os.path.join(task.root, "current"))
+        _remember(task, digest, "unswitched", reason=task.args.get("reason"))
+    return {"changed": True}
+
+
+def _rehearse(task):
+    """Do what `switch` does, under another name: the link is made, renamed, read through and removed again."""
+    digest = _digest(task)
+    before = current(task)
+    path = os.path.join(task.root, "current.rehearsed")
+    if not task.check:
+        if os.path.lexists(path) and not os.path.islink(path):
+            raise Failure("%s is no symbolic link: it was not made by bringup" % path, next="move it away")
+        os.rename(_staged(task, digest, path), path)
+        try:
+            document = proc.read_json(os.path.join(path, "release.json"))
+            if hashlib.sha256(canonical((document or {}).get("identity"))).hexdigest() != digest:
+                raise Failure("the release %s cannot be read through the link" % digest[:12], found=path)
+        finally:
+            os.unlink(path)
+    return {"changed": False, "before": before}
+
+
+def _approve(task):
+    """Write down how this host is now that the release is good here: what drift is measured against."""
+    digest = _digest(task)
+    if read_release(task, digest) is None:
+        raise Failure("the release %s is not here" % digest[:12], next="invoke provision")
+    path = os.path.join(_folder(task, digest), "approved.json")
+    state = dict(_host_state.of_host(), run=task.run_id, by=task.args.get("by"))
+    before = proc.read_json(path) or {}
+    same = all(before.get(key) == state[key] for key in ("kernel", "drivers", "packages"))
+    if not task.check and not same:
+        proc.write_json(path, dict(state, at=proc.now()))
+    return {"changed": False, "approved": state}
 
 
 def _mark(task):
@@ -205,22 +276,50 @@ def _mark(task):
     return {"changed": False}
 
 
-def _prune(task):
-    """Remove exactly the releases that were named; never the current one, never one that a process runs."""
+def _sizes(task):
+    """Bytes that each of the named releases takes, for those that may be removed. Raises Failure for another."""
+    _may_go(task)
+    return {"changed": False, "freed": dict((digest, _size(_folder(task, digest))) for digest in task.args["digests"]
+                                            if os.path.isdir(_folder(task, digest)))}
+
+
+def _may_go(task):
+    """Raises Failure for a release that is in use, pinned, or of which a process runs."""
     used = set([current(task)])
     for name in launch.names(task.root):
-        used.add(launch.Place(task.root, name).read().get("release"))
-    removed = []
+        place = launch.Place(task.root, name)
+        record = place.read()
+        if engine_process.state_of(place, record)["state"] == "running":
+            used.add(record.get("release"))
+    pins = dict((e["digest"], e["event"] == "pinned") for e in history(task) if e["event"] in ("pinned", "unpinned"))
     for digest in task.args["digests"]:
         if not _DIGEST.match(digest):
             raise Failure("%r is not the digest of a release" % digest)
         if digest in used:
             raise Failure("the release %s is in use here" % digest[:12], next="invoke releases")
+        if pins.get(digest):
+            raise Failure("the release %s is pinned here" % digest[:12], next="invoke release.unpin")
+
+
+def _prune(task):
+    """Remove exactly the releases that were named; `freed` says what each took (bytes)."""
+    _may_go(task)
+    numbers = dict((e["digest"], e["number"]) for e in history(task) if e.get("number") is not None)
+    freed = {}
     for digest in task.args["digests"]:
         folder = _folder(task, digest)
         if os.path.isdir(folder):
+            freed[digest] = _size(folder)
             if not task.check:
                 shutil.rmtree(folder)
-                _remember(task, digest, "pruned")
-            removed.append(digest)
-    return {"changed": bool(removed), "removed": removed}
+                _remember(task, digest, "pruned", number=numbers.get(digest))
+    return {"changed": bool(freed), "removed": sorted(freed), "freed": freed}
+
+
+def _size(folder):
+    """Bytes of the files below a folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            total += os.lstat(os.path.join(place, name)).st_size
+    return total

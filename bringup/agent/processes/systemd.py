@@ -91,6 +91,12 @@ def show(name):
     return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
 
+def more(name, properties):
+    """Further properties of a unit, as a dict of texts."""
+    _, out, _ = _systemctl("show", unit_name(name), "--property=" + ",".join(properties))
+    return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+
+
 def ours(name):
     """True when the unit's file is the one that we wrote."""
     try:

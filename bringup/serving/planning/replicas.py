@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bringup.base.errors import InputError
 from bringup.base.text import nearest, plural
@@ -78,3 +79,26 @@ def _named(inventory: Inventory, deployment: Deployment, nodes: int) -> dict[str
             raise InputError(f"the replica `{name}` has {plural(len(hosts), 'host')}, the plan needs {nodes}",
                              where=where, found=", ".join(hosts))
     return dict(deployment.replicas or {})
+
+
+def with_spares(replicas: Mapping[str, tuple[str, ...]], spare: tuple[str, ...], given: Any
+                ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """The replicas with spares in the place of nodes, as `bringup_replace` (node -> spare) says. Raises InputError."""
+    if not given:
+        return dict(replicas), spare
+    if not isinstance(given, Mapping):
+        raise InputError("`bringup_replace` maps a node to the spare in its place", found=str(given))
+    replace = {str(old): str(new) for old, new in given.items()}
+    used = [host for hosts in replicas.values() for host in hosts]
+    for old, new in replace.items():
+        if old not in used:
+            near = nearest(old, used)
+            raise InputError(f"`{old}` is a node of no replica: nothing can take its place",
+                             expected=", ".join(used), next=f"nearest: {near}" if near else None)
+        if new not in spare:
+            where = f"`{new}` serves in a replica" if new in used else f"`{new}` is no spare of the inventory"
+            raise InputError(f"{where}: it cannot take the place of {old}", expected=", ".join(spare) or "no spare")
+    if len(set(replace.values())) < len(replace):
+        raise InputError("one spare cannot take two places", found=", ".join(f"{a}={b}" for a, b in replace.items()))
+    out = {name: tuple(replace.get(host, host) for host in hosts) for name, hosts in replicas.items()}
+    return out, tuple(host for host in spare if host not in replace.values())

@@ -8,7 +8,8 @@ import pytest
 
 from bringup.base.errors import FindingError, InputError
 from bringup.releases.document import Release
-from bringup.releases.history import HostStore, merge, rollback_target
+from bringup.releases.history import HostStore, merge
+from bringup.releases.targets import rollback_target
 
 HOSTS = ("gpu01", "gpu02")
 
@@ -66,7 +67,7 @@ def test_a_bad_one_made_good_again_counts_as_good() -> None:
     assert rollback_target(history, HOSTS).entry.number == 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("to", "words"), [("r0003", "known to be bad"), ("2", "was rolled back from")])
+@pytest.mark.parametrize(("to", "words"), [("r0003", "known to be bad"), ("2", "rolled back from")])
 def test_a_named_bad_one_is_refused(to: str, words: str) -> None:
     with pytest.raises(FindingError, match=words):
         rollback_target(both(CASE, 4), HOSTS, to)
