@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bringup.agent.modules.http_exchange import exchange
@@ -85,9 +87,11 @@ class EngineNode:
             assert time.monotonic() < end, f"not ready:\n{self.text()[-2000:]}"
             time.sleep(0.05)
 
-    def ask(self, requests: list[Request]) -> list[Response]:
+    def ask(self, requests: Sequence[Request], at_once: int = 4) -> list[Response]:
         """The exchange that the contract takes."""
-        return [Response.from_wire(exchange(HEAD, self.port, request.wire(), None, 10.0)) for request in requests]
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(lambda request: Response.from_wire(
+                exchange(HEAD, self.port, request.wire(), None, 20.0)), requests))
 
     def children(self) -> list[int]:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")

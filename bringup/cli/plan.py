@@ -1,4 +1,4 @@
-"""Verbs of what is served: `plan` and `recipe.render` show it, `verify` asks the endpoint."""
+"""Verbs of what is to be served: `plan` and `recipe.render`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.cli.options import COMMON, READING, Option, Options, verb
+from bringup.cli.options import READING, Option, Options, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,20 +126,6 @@ def _report(file: str, document: str) -> None:
         Path(file).write_text(document + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"the report {file} cannot be written: {error.strerror or error}") from None
-
-
-@verb((*COMMON, Option("repeat", help="times that the same tool call is asked (3)"),
-       Option("timeout", help="seconds of silence that an answer may take (120)")))
-def verify(options: Options) -> int:
-    """Ask every running endpoint for what clients rely on: tools, reasoning, thinking switches, streams."""
-    from bringup.base.paths import Project
-    from bringup.cli.running import run_playbook
-
-    given = {"contract_repeat": options.number("repeat", least=1),
-             "contract_timeout": options.number("timeout", least=1)}
-    extra = {name: number for name, number in given.items() if number is not None}
-    playbook = Project.find().root / "playbooks" / "verify.yml"
-    return int(run_playbook(options, playbook, verb="verify", extra_vars=extra))
 
 
 @verb(_RENDER, name="recipe.render")

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bringup.base.errors import FindingError, InputError, StepError, UnreachableError
 from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Result, Status
-from bringup.base.text import fold_hosts, plural
+from bringup.base.text import fold_hosts, nearest, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases import chosen as chosen_release
 from bringup.releases import storing
+from bringup.releases.approval import Approval, approval_of, approve, over_times
 from bringup.releases.history import CONTRACT_FAILED
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet, ModuleSpec
 from bringup.serving import engine_calls as calls
-from bringup.serving.contract.checks import Served
-from bringup.serving.contract.messages import Request, Response
-from bringup.serving.contract.run import check_contract as check
+from bringup.serving.contract.check import LIMIT, Check, Served
+from bringup.serving.contract.checks import CHECKS
+from bringup.serving.contract.checks import chosen as chosen_checks
+from bringup.serving.contract.request import Request, Response
 from bringup.serving.plan import LaunchPlan
 from bringup.serving.probing import where
+from bringup.serving.versions import flag_value
 
 SIDE_BY_SIDE = 4
 """Requests in flight: few enough for an engine of four sequences, enough to be done in seconds."""
@@ -31,29 +35,49 @@ HYBRID = "--data-parallel-hybrid-lb"
 WORDS = ("kestrel", "marble", "juniper", "lantern", "saffron", "walrus")
 
 
+@dataclass(frozen=True)
+class Asking:
+    """How the contract is asked: repetitions of one call, seconds of silence, rounds, which checks."""
+
+    repeat: int
+    timeout: int
+    times: int
+    checks: tuple[Check, ...]
+
+    @property
+    def whole(self) -> bool:
+        """True when every check is asked."""
+        return len(self.checks) == len(CHECKS)
+
+
 def specs() -> list[ModuleSpec]:
     """The module, for the table of modules."""
     return [ModuleSpec("check_contract", {
-        "repeat": {"type": "int", "default": 3}, "timeout": {"type": "int", "default": 120}},
+        "repeat": {"type": "int", "default": 3}, "timeout": {"type": "int", "default": 120},
+        "times": {"type": "int", "default": 1}, "only": {"type": "list", "default": []},
+        "replicas": {"type": "list", "default": []}, "approve": {"type": "bool", "default": False}},
         fleet_action=check_contract, reads_only=True,
         help="ask every endpoint for what clients rely on: tools, reasoning, thinking switches, streams")]
 
 
 def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120).
+    """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120),
+    times (rounds of the whole contract, 1), only (ids or patterns of checks), replicas (names), approve (bool).
 
     Changes nothing that runs; a release that fails is marked bad in its hosts' stores, one that was bad and passes
     is good again. Raises FindingError (exit 4) when a check fails or a replica does not run; with --check what does
     not run yet is unknown, for it cannot be asked, and nothing is marked.
     """
-    repeat, timeout = _number(args, "repeat", 3), _number(args, "timeout", 120)
+    asking = Asking(_number(args, "repeat", 3), _number(args, "timeout", 120), _number(args, "times", 1),
+                    chosen_checks([str(name) for name in args.get("only") or ()]))
     planned = plan_now(fleet, facts=False)
+    members = _members(planned.members, [str(name) for name in args.get("replicas") or ()])
     key = key_of(fleet, planned.plan.api_key_variable)
-    survey = look(fleet, planned.members, planned.plan.manager, ask=False)
+    survey = look(fleet, members, planned.plan.manager, ask=False)
     chosen = chosen_release.load(fleet)
     found: list[Finding] = []
     results: dict[str, Result] = {}
-    for name, hosts in planned.members.items():
+    for name, hosts in members.items():
         head = hosts[0]
         document = _document(survey, name, head)
         if fleet.check and chosen and document and survey.replicas[name].nodes[head].release != chosen.digest:
@@ -68,7 +92,8 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         for host, asked_document in _serving(survey, name, hosts, document):
             subject = name if host == head else f"{name} {host}"
             fleet.emit(Progress(subject, "asking", host))
-            mine = _one(fleet, subject, host, asked_document, planned.plan, key[1] if key else None, repeat, timeout)
+            approval = approval_of(survey.stores, survey.replicas[name].nodes[host].release)
+            mine = _one(fleet, subject, host, asked_document, planned.plan, key[1] if key else None, asking, approval)
             found += mine
             passed = sum(finding.verdict is Verdict.PASS for finding in mine)
             count = sum(finding.verdict is not Verdict.SKIP for finding in mine)
@@ -79,12 +104,14 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     if found:
         fleet.emit(Findings("contract", tuple(found)))
     bad = [finding for finding in found if finding.blocks]
-    _record(fleet, planned.members, survey, bad, results)
+    _record(fleet, members, survey, bad, results, whole=asking.whole)
     asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
     if asked:
-        names = list(planned.members)
+        names = list(members)
         subject = names[0] if len(names) == 1 else plural(len(names), "replica")
         fleet.emit(StageSummary(subject, f"{len(asked) - len(bad)} of {len(asked)} ({_what(planned.plan)})"))
+    if args.get("approve"):
+        _approve(fleet, members, survey, found, asking)
     if bad:
         # the findings are told already, each with its mend
         raise FindingError(f"{plural(len(bad), 'check')} of the contract {'fails' if len(bad) == 1 else 'fail'}",
@@ -94,9 +121,41 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     return results
 
 
+def _members(every: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The replicas that are to be asked. Raises InputError for one that is not there."""
+    for name in wanted:
+        if name not in every:
+            near = nearest(name, list(every))
+            raise InputError(f"no replica of this run is called `{name}`", expected=", ".join(every),
+                             next=f"--replica {near}" if near else "invoke plan shows the replicas")
+    return {name: hosts for name, hosts in every.items() if not wanted or name in wanted}
+
+
+def _approve(fleet: Fleet, members: Mapping[str, Sequence[str]], survey: Survey, found: Sequence[Finding],
+             asking: Asking) -> None:
+    """Approve the contract of the release that runs. Raises FindingError when it cannot be."""
+    bad = [finding for finding in found if finding.blocks]
+    releases = {survey.replicas[name].nodes[hosts[0]].release for name, hosts in members.items()}
+    if bad or not asking.whole or len(releases) != 1 or None in releases:
+        raise FindingError("the contract was not approved",
+                           found=f"{plural(len(bad), 'check')} failed" if bad else "not all of it was asked (--only)"
+                           if not asking.whole else "the replicas do not run one release",
+                           expected="every check of the contract passed on every replica, on one release")
+    [digest] = releases
+    checks = {finding.check for finding in found if finding.verdict is Verdict.PASS}
+    hosts = [host for nodes in members.values() for host in nodes]
+    if digest and not fleet.check:
+        approve(fleet, digest, hosts, sorted(checks))
+    entry = survey.history.get(digest)
+    told = "would be approved" if fleet.check else "approved: it is part of the release now"
+    fleet.emit(Note(f"contract of {entry.label if entry else digest}: {plural(len(checks), 'check')} {told}",
+                    fold_hosts(hosts)))
+
+
 def _record(fleet: Fleet, members: Mapping[str, Sequence[str]], survey: Survey, bad: Sequence[Finding],
-            asked: Mapping[str, Result]) -> None:
-    """Write down, on every host that runs it, that a release failed its contract, or that one known bad passes now."""
+            asked: Mapping[str, Result], *, whole: bool) -> None:
+    """Write down, on every host that runs it, that a release failed its contract, or that one known bad passes the
+    whole of it now."""
     failed = {finding.subject.split()[0] for finding in bad}
     told = ", ".join(f"{finding.check} on {finding.subject}" for finding in bad
                      if finding.check != "contract.running")
@@ -111,7 +170,7 @@ def _record(fleet: Fleet, members: Mapping[str, Sequence[str]], survey: Survey, 
         entry = survey.history.get(digest)
         if wrong:
             storing.mark(fleet, digest, wrong, "bad", reason=f"{CONTRACT_FAILED}: {told}")
-        elif entry is not None and entry.state == "bad" and set(entry.bad_on) <= set(every):
+        elif whole and entry is not None and entry.state == "bad" and set(entry.bad_on) <= set(every):
             storing.mark(fleet, digest, every, "good")
             if not fleet.check:
                 fleet.emit(Note(f"{entry.label} was bad ({entry.reason}) and is good again", fold_hosts(every)))
@@ -163,34 +222,50 @@ def _not_running(survey: Survey, name: str, head: str) -> Finding:
 
 
 def served_of(document: Mapping[str, Any], plan: LaunchPlan, *, has_key: bool, repeat: int) -> Served:
-    """What is promised: the running process's served name; tools and reasoning when the plan or its flags say so."""
+    """What is promised: the running process's served name and limit; tools and reasoning when the plan or its flags
+    say so."""
     argv = [str(word) for word in document.get("argv") or ()]
     nonce = f"{random.SystemRandom().choice(WORDS)}{random.SystemRandom().randrange(1000, 9999)}"
     return Served(
         model=str(document.get("served_name") or plan.served_name),
         tools="tool_calling" in plan.features or "--tool-call-parser" in argv,
         reasoning="reasoning" in plan.features or "--reasoning-parser" in argv,
-        nonce=nonce, repeat=repeat, has_key=has_key,
+        nonce=nonce, repeat=repeat, has_key=has_key, limit=_limit(argv), same_words=bool(plan.facts.get("lab")),
+        engine=plan.engine, version=plan.engine_version, argv=tuple(argv),
     )
 
 
+def _limit(argv: Sequence[str]) -> int:
+    """Requests that the engine takes at once, as its command says; LIMIT where it does not."""
+    value = flag_value(list(argv), "--max-num-seqs") or flag_value(list(argv), "--max-running-requests")
+    return int(value) if value and value.isdigit() and int(value) else LIMIT
+
+
 def _one(fleet: Fleet, subject: str, host: str, document: Mapping[str, Any], plan: LaunchPlan, key: str | None,
-         repeat: int, timeout: int) -> list[Finding]:
+         asking: Asking, approval: Approval | None) -> list[Finding]:
+    # OpenAI's client takes half a second to import: only where it is used
+    from bringup.serving.contract.run import check_contract as check
+
     address, port = where(document)
 
-    def exchange(requests: Sequence[Request]) -> Sequence[Response]:
-        return ask(fleet, host, address, port, requests, key=key, timeout=timeout)
+    def exchange(requests: Sequence[Request], at_once: int = SIDE_BY_SIDE, /) -> Sequence[Response]:
+        return ask(fleet, host, address, port, requests, key=key, timeout=asking.timeout, at_once=at_once)
 
-    served = served_of(document, plan, has_key=key is not None, repeat=repeat)
-    return check(served, exchange, subject=subject)
+    rounds = []
+    for number in range(asking.times):
+        if asking.times > 1:
+            fleet.emit(Progress(subject, f"round {number + 1} of {asking.times}", host))
+        served = served_of(document, plan, has_key=key is not None, repeat=asking.repeat)
+        rounds.append(check(served, exchange, subject=subject, checks=asking.checks))
+    return over_times(rounds, approval)
 
 
 def ask(fleet: Fleet, host: str, address: str, port: int, requests: Sequence[Request], *, key: str | None,
-        timeout: float) -> list[Response]:
-    """Do requests on a host, in order. Raises StepError when the host could not do them at all."""
+        timeout: float, at_once: int = SIDE_BY_SIDE) -> list[Response]:
+    """Do requests on a host, `at_once` in flight, the answers in order. Raises StepError when the host could not."""
     args = {"host": address, "port": port, "requests": [request.wire() for request in requests], "api_key": key,
-            "side_by_side": SIDE_BY_SIDE, "timeout": timeout}
-    limit = 30 + timeout * (1 + len(requests) / SIDE_BY_SIDE)
+            "side_by_side": at_once, "timeout": timeout}
+    limit = 30 + timeout * (1 + len(requests) / at_once) + sum(request.wait for request in requests)
     result = calls.call_all(fleet, "http_exchange", {host: args}, changes=False, timeout=limit)[host]
     if result.status in (Status.UNREACHABLE, Status.LOST):
         raise UnreachableError("the endpoint cannot be asked", host=host, found=calls.first_line(result))

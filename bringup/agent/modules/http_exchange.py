@@ -1,7 +1,8 @@
 """Do a list of HTTP requests on this host and give back what came: status, headers, body, lines of a stream with times.
 
 The controller needs no route to the endpoint then. A request is {"id", "method", "path", "body" (JSON value),
-"headers", "stream", "timeout" (seconds, for connecting, and for each silence of the answer)}.
+"headers", "stream", "timeout" (seconds, for connecting, and for each silence of the answer), "close_after" (lines of a
+stream after which this side hangs up), "wait" (seconds before it is sent)}.
 """
 
 import http.client
@@ -54,6 +55,8 @@ def run(task):
 
 def exchange(host, port, request, api_key, timeout):
     """One request; never raises for what the network or the server does."""
+    if request.get("wait"):
+        time.sleep(float(request["wait"]))
     started = time.time()
     answer = {"id": request.get("id"), "status": 0, "headers": {}, "body": "", "events": [], "error": None}
     headers = {"Accept": "text/event-stream" if request.get("stream") else "application/json"}
@@ -71,7 +74,7 @@ def exchange(host, port, request, api_key, timeout):
         answer["status"] = response.status
         answer["headers"] = {name.lower(): value for name, value in response.getheaders()}
         if "text/event-stream" in answer["headers"].get("content-type", ""):
-            _events(response, answer, started)
+            _events(response, answer, started, request.get("close_after"))
         else:
             answer["body"] = response.read(LARGEST).decode("utf-8", "replace")
     except socket.timeout:
@@ -84,7 +87,7 @@ def exchange(host, port, request, api_key, timeout):
     return answer
 
 
-def _events(response, answer, started):
+def _events(response, answer, started, most=None):
     """The data lines of an event stream, each with the second at which it came."""
     size = 0
     while size < LARGEST:
@@ -95,3 +98,5 @@ def _events(response, answer, started):
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         if text.startswith("data:"):
             answer["events"].append([round(time.time() - started, 4), text[5:].strip()])
+            if most and len(answer["events"]) >= int(most):
+                return

@@ -5,69 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from bringup.serving.contract.request import Request as Request
+from bringup.serving.contract.request import Response as Response
+from bringup.serving.contract.request import error_text
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>")
 """Text of the model's own form that a parser must have taken away."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One HTTP request. `body` None is a GET; `timeout` is seconds of silence."""
-
-    id: str
-    path: str
-    body: Mapping[str, Any] | None = None
-    stream: bool = False
-    timeout: float | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def wire(self) -> dict[str, Any]:
-        """As the host's module takes it."""
-        return {"id": self.id, "path": self.path, "body": self.body, "stream": self.stream, "timeout": self.timeout,
-                "headers": dict(self.headers)}
-
-
-@dataclass(frozen=True)
-class Response:
-    """What came back. `events` are (second, text) of a stream; status 0 with `error` is no answer."""
-
-    id: str
-    status: int
-    body: str = ""
-    events: tuple[tuple[float, str], ...] = ()
-    error: str | None = None
-    seconds: float = 0.0
-
-    @classmethod
-    def from_wire(cls, data: Mapping[str, Any]) -> Response:
-        """From what the host's module returned."""
-        return cls(id=str(data.get("id")), status=int(data.get("status") or 0), body=str(data.get("body") or ""),
-                   events=tuple((float(at), str(text)) for at, text in data.get("events") or ()),
-                   error=data.get("error"), seconds=float(data.get("seconds") or 0.0))
-
-    def problem(self) -> str | None:
-        """Why this is no good answer, in a line; None for status 200."""
-        if self.error:
-            return self.error
-        if self.status != 200:
-            return f"HTTP {self.status}: {error_text(self.body)}"
-        return None
-
-
-def error_text(body: str) -> str:
-    """The message in an error's body, else the start of the body."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        return body[:200]
-    if isinstance(data, Mapping):
-        error = data.get("error", data.get("message", data.get("detail")))
-        if isinstance(error, Mapping):
-            error = error.get("message")
-        if error:
-            return str(error)[:200]
-    return body[:200]
 
 
 @dataclass(frozen=True)
@@ -85,7 +33,10 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """The assistant's message: texts are empty where the engine gave null."""
+    """The assistant's message: texts are empty where the engine gave null.
+
+    `ids`, `models` and `finishes` are the different ones that the answer or its chunks name; `roles` those of chunks.
+    """
 
     content: str
     reasoning: str
@@ -94,6 +45,10 @@ class Message:
     usage: Mapping[str, int] = field(default_factory=dict)
     chunks: int = 0
     done: bool = True
+    ids: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    finishes: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
 
     def leaks(self) -> list[str]:
         """Marks of the model's own form in content or reasoning, with where."""
@@ -102,112 +57,85 @@ class Message:
 
 
 def read_message(response: Response) -> Message:
-    """The message in a response, streamed or whole. Raises ValueError with what is wrong with it."""
+    """The message in a response, streamed or whole, as OpenAI's client reads it. Raises ValueError."""
+    from bringup.serving.contract.client import read_stream, read_whole
+
     problem = response.problem()
     if problem:
         raise ValueError(problem)
-    return _assemble(response) if response.events else _whole(response.body)
+    if not response.events:
+        return _whole(read_whole(response.body))
+    lines = [text for _, text in response.events]
+    for line in lines:
+        if line != "[DONE]":
+            data = json.loads(line)
+            if isinstance(data, Mapping) and data.get("error"):
+                raise ValueError(f"the stream ends with an error: {error_text(line)}")
+    return _assemble(read_stream(lines), len(lines), "[DONE]" in lines)
 
 
-def _whole(body: str) -> Message:
-    data = _mapping(json.loads(body), "the answer")
-    choice = _first_choice(data)
-    message = _mapping(choice.get("message"), "choices[0].message")
-    calls = tuple(_call(entry) for entry in message.get("tool_calls") or ())
-    return Message(content=str(message.get("content") or ""), reasoning=_reasoning(message), calls=calls,
-                   finish_reason=choice.get("finish_reason"), usage=_usage(data))
-
-
-def _assemble(response: Response) -> Message:
-    content, reasoning = [], []
-    calls: dict[int, dict[str, str]] = {}
-    finish: str | None = None
-    usage: Mapping[str, int] = {}
-    done = False
-    for _, text in response.events:
-        if text == "[DONE]":
-            done = True
-            continue
-        data = _mapping(json.loads(text), "a chunk")
-        if data.get("error"):
-            raise ValueError(f"the stream ends with an error: {error_text(text)}")
-        usage = _usage(data) or usage
-        if not data.get("choices"):
-            continue
-        choice = _first_choice(data)
-        delta = _mapping(choice.get("delta") or {}, "choices[0].delta")
-        content.append(str(delta.get("content") or ""))
-        reasoning.append(_reasoning(delta))
-        for entry in delta.get("tool_calls") or ():
-            _add_call(calls, _mapping(entry, "a tool call"))
-        finish = choice.get("finish_reason") or finish
-    found = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for _, call in sorted(calls.items()))
-    return Message("".join(content), "".join(reasoning), found, finish, usage, len(response.events), done)
-
-
-def _add_call(calls: dict[int, dict[str, str]], entry: Mapping[str, Any]) -> None:
-    call = calls.setdefault(int(entry.get("index") or 0), {"id": "", "name": "", "arguments": ""})
-    function = entry.get("function") or {}
-    call["id"] = str(entry.get("id") or call["id"])
-    call["name"] += str(function.get("name") or "")
-    call["arguments"] += str(function.get("arguments") or "")
-
-
-def _call(entry: Any) -> ToolCall:
-    data = _mapping(entry, "a tool call")
-    function = _mapping(data.get("function"), "a tool call's function")
-    return ToolCall(str(data.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or ""))
-
-
-def _reasoning(message: Mapping[str, Any]) -> str:
-    return str(message.get("reasoning") or message.get("reasoning_content") or "")
-
-
-def _usage(data: Mapping[str, Any]) -> Mapping[str, int]:
-    usage = data.get("usage")
-    return {str(k): v for k, v in usage.items() if isinstance(v, int)} if isinstance(usage, Mapping) else {}
-
-
-def _first_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = data.get("choices")
-    if not isinstance(choices, Sequence) or not choices:
+def _whole(data: ChatCompletion) -> Message:
+    if not data.choices:
         raise ValueError("the answer has no choices")
-    return _mapping(choices[0], "choices[0]")
+    choice = data.choices[0]
+    message = choice.message
+    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments)
+                  for call in message.tool_calls or () if call.type == "function")
+    return Message(
+        content=message.content or "", reasoning=_reasoning(message.model_extra), calls=calls,
+        finish_reason=choice.finish_reason, usage=_usage(data.usage), ids=(data.id,), models=(data.model,),
+        finishes=(choice.finish_reason,) if choice.finish_reason else (), roles=(message.role,))
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{what} is no mapping: {str(value)[:80]}")
-    return value
+def _assemble(chunks: Sequence[ChatCompletionChunk], count: int, done: bool) -> Message:
+    content: list[str] = []
+    reasoning: list[str] = []
+    finishes: list[str] = []
+    roles: list[str] = []
+    calls: dict[int, dict[str, str]] = {}
+    usage: Mapping[str, int] = {}
+    for chunk in chunks:
+        usage = _usage(chunk.usage) or usage
+        for choice in chunk.choices[:1]:
+            delta = choice.delta
+            content.append(delta.content or "")
+            reasoning.append(_reasoning(delta.model_extra))
+            roles += [delta.role] if delta.role else []
+            finishes += [choice.finish_reason] if choice.finish_reason else []
+            for entry in delta.tool_calls or ():
+                call = calls.setdefault(entry.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] = entry.id or call["id"]
+                if entry.function is not None:
+                    call["name"] += entry.function.name or ""
+                    call["arguments"] += entry.function.arguments or ""
+    found = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for _, call in sorted(calls.items()))
+    return Message("".join(content), "".join(reasoning), found, finishes[-1] if finishes else None, usage, count, done,
+                   _each(chunk.id for chunk in chunks), _each(chunk.model for chunk in chunks), tuple(finishes),
+                   _each(roles))
+
+
+def _each(values: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(value) for value in values))
+
+
+def _reasoning(extra: Mapping[str, Any] | None) -> str:
+    return str((extra or {}).get("reasoning") or (extra or {}).get("reasoning_content") or "")
+
+
+def _usage(usage: Any) -> Mapping[str, int]:
+    if usage is None:
+        return {}
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: value for name in names if isinstance(value := getattr(usage, name, None), int)}
 
 
 def schema_problem(value: Any, schema: Mapping[str, Any], where: str = "arguments") -> str | None:
-    """The first thing in which a value is not of its JSON schema (type, required, enum, properties), or None."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
-        "boolean": (bool,)}
-    kind = schema.get("type")
-    if kind in kinds and (not isinstance(value, kinds[kind]) or (kind in ("integer", "number")
-                                                                 and isinstance(value, bool))):
-        return f"{where} is {type(value).__name__}, not {kind}"
-    if schema.get("enum") and value not in schema["enum"]:
-        return f"{where} is {value!r}, not one of {', '.join(map(str, schema['enum']))}"
-    if isinstance(value, dict):
-        properties = schema.get("properties") or {}
-        for name in schema.get("required") or ():
-            if name not in value:
-                return f"{where} lacks {name}"
-        for name, item in value.items():
-            if name not in properties:
-                if schema.get("additionalProperties") is False:
-                    return f"{where} has {name}, which the schema does not know"
-                continue
-            problem = schema_problem(item, properties[name], f"{where}.{name}")
-            if problem:
-                return problem
-    if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        for index, item in enumerate(value):
-            problem = schema_problem(item, schema["items"], f"{where}[{index}]")
-            if problem:
-                return problem
-    return None
+    """The first thing in which a value is not of its JSON schema, with its place, or None."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    error = best_match(Draft202012Validator(schema).iter_errors(value))
+    if error is None:
+        return None
+    place = where + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    return f"{place}: {error.message[:200]}"

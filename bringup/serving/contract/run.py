@@ -1,33 +1,43 @@
-"""Ask and judge: every check's requests in one go, then the second rounds, then the findings."""
+"""Ask and judge: what can go together in one go, then further rounds, then the checks at the limit, then findings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from bringup.base.verdicts import Finding, Verdict
+from bringup.serving.contract.causes import cause_of
 from bringup.serving.contract.checks import CHECKS, Check, Judgement, Served
-from bringup.serving.contract.messages import Request, Response
+from bringup.serving.contract.client import as_client_sends
+from bringup.serving.contract.request import Request, Response
 
-Exchange = Callable[[Sequence[Request]], Sequence[Response]]
-"""Does requests where the endpoint can be reached; gives one response each, in order."""
+TOGETHER = 4
+"""Requests in flight where checks go together: few enough for an engine of four sequences."""
+
+
+class Exchange(Protocol):
+    """Does requests where the endpoint can be reached, `at_once` of them in flight; one response each, in order."""
+
+    def __call__(self, requests: Sequence[Request], at_once: int = TOGETHER, /) -> Sequence[Response]: ...
 
 
 def check_contract(served: Served, exchange: Exchange, *, subject: str, checks: Sequence[Check] = CHECKS
                    ) -> list[Finding]:
     """A finding for each check, in their order: pass, fail, or skip with the reason. Raises what `exchange` raises."""
     wanted = [check for check in checks if not _missing(check, served)]
-    answers = _round(exchange, {check.id: check.build(served) for check in wanted})
-    second: dict[str, list[Request]] = {}
+    answers: dict[str, dict[str, Response]] = {check.id: {} for check in wanted}
+    together = [check for check in wanted if all(part.at_once is None for part in check.rounds)]
+    for number in range(max((len(check.rounds) for check in together), default=0)):
+        flat = [(check.id, request) for check in together if number < len(check.rounds)
+                for request in check.rounds[number].build(served, answers[check.id])]
+        _ask(exchange, flat, answers, TOGETHER)
     for check in wanted:
-        if check.then is not None:
-            try:
-                second[check.id] = check.then(served, answers[check.id])
-            except ValueError:
-                # the first answer is no message: the judge says so
-                second[check.id] = []
-    for name, more in _round(exchange, second).items():
-        answers[name].update(more)
+        if check in together:
+            continue
+        for part in check.rounds:
+            flat = [(check.id, request) for request in part.build(served, answers[check.id])]
+            _ask(exchange, flat, answers, part.at_once(served) if part.at_once is not None else TOGETHER)
     return [_finding(check, served, answers.get(check.id), subject) for check in checks]
 
 
@@ -39,27 +49,28 @@ def _missing(check: Check, served: Served) -> str | None:
     return names[lacking[0]] if lacking else None
 
 
-def _round(exchange: Exchange, wanted: dict[str, list[Request]]) -> dict[str, dict[str, Response]]:
-    flat = [(name, request) for name, requests in wanted.items() for request in requests]
-    out: dict[str, dict[str, Response]] = {name: {} for name in wanted}
+def _ask(exchange: Exchange, flat: Sequence[tuple[str, Request]], answers: dict[str, dict[str, Response]],
+         at_once: int) -> None:
     if not flat:
-        return out
-    responses = exchange([replace(request, id=f"{name}/{request.id}") for name, request in flat])
-    for (name, request), response in zip(flat, responses, strict=True):
-        out[name][request.id] = response
-    return out
+        return
+    sent = [replace(as_client_sends(request), id=f"{name}/{request.id}") for name, request in flat]
+    for (name, request), response in zip(flat, exchange(sent, at_once), strict=True):
+        answers[name][request.id] = response
 
 
 def _finding(check: Check, served: Served, answers: dict[str, Response] | None, subject: str) -> Finding:
+    name = f"contract.{check.id}"
     reason = _missing(check, served)
     if reason or answers is None:
-        return Finding(f"contract.{check.id}", subject, Verdict.SKIP, f"{check.title}: {reason}")
+        return Finding(name, subject, Verdict.SKIP, f"{check.title}: {reason}")
     try:
         judgement = check.judge(served, answers)
     except ValueError as error:
         judgement = Judgement(str(error))
     seconds = round(sum(response.seconds for response in answers.values()), 3)
     if judgement.problem is None:
-        return Finding(f"contract.{check.id}", subject, Verdict.PASS, check.title, data={"seconds": seconds})
-    return Finding(f"contract.{check.id}", subject, Verdict.FAIL, f"{check.title}: {judgement.problem}",
-                   required=judgement.expected, found=judgement.problem, mend=check.mend, data={"seconds": seconds})
+        return Finding(name, subject, Verdict.PASS, check.title, data={"seconds": seconds})
+    why, mend = cause_of(check.id, judgement.problem, served, check.mend)
+    return Finding(name, subject, Verdict.FAIL, f"{check.title}: {judgement.problem}", details=(f"likely  {why}",),
+                   required=judgement.expected, found=judgement.problem, mend=mend,
+                   data={"seconds": seconds, "cause": why})

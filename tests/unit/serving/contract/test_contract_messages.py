@@ -8,14 +8,19 @@ import pytest
 
 from bringup.serving.contract.messages import Response, read_message, schema_problem
 
+HEAD = {"id": "a", "created": 1, "model": "glm-5.1"}
+
 
 def whole(message, finish="stop"):
-    return Response("x", 200, json.dumps({"choices": [{"message": message, "finish_reason": finish}]}))
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
+    return Response("x", 200, json.dumps({**HEAD, "object": "chat.completion", "choices": [choice]}))
 
 
 def streamed(*deltas, finish="stop", done=True):
-    events = [json.dumps({"choices": [{"delta": delta, "finish_reason": None}]}) for delta in deltas]
-    events.append(json.dumps({"choices": [{"delta": {}, "finish_reason": finish}]}))
+    head = {**HEAD, "object": "chat.completion.chunk"}
+    events = [json.dumps({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+              for delta in deltas]
+    events.append(json.dumps({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}))
     events += ["[DONE]"] if done else []
     return Response("x", 200, events=tuple((0.0, event) for event in events))
 
@@ -54,8 +59,13 @@ def test_marks_are_found_where_they_stand():
     (Response("x", 500, '{"error": {"message": "EngineCore"}}'), "HTTP 500: EngineCore"),
     (Response("x", 401, '{"error": "Unauthorized"}'), "HTTP 401: Unauthorized"),
     (Response("x", 200, "<html>"), "Expecting value"),
-    (Response("x", 200, '{"choices": []}'), "no choices"),
-    (Response("x", 200, '{"choices": [{"message": "text"}]}'), "is no mapping"),
+    (Response("x", 200, json.dumps({**HEAD, "object": "chat.completion", "choices": []})), "no choices"),
+    (Response("x", 200, '{"choices": []}'), "OpenAI's client refuses the answer: id: Field required"),
+    (Response("x", 200, json.dumps({**HEAD, "object": "chat.completion", "choices": [
+        {"index": 0, "finish_reason": "stop", "message": "text"}]})), "refuses the answer: choices.0.message"),
+    (Response("x", 200, events=((0.0, "half a li"),)), "Expecting value"),
+    (Response("x", 200, events=((0.0, json.dumps({**HEAD, "object": "chat.completion.chunk", "choices": [
+        {"delta": {}, "index": 0, "finish_reason": "done"}]})),)), "refuses a chunk: choices.0.finish_reason"),
     (Response("x", 200, events=((0.0, '{"error": {"message": "gone"}}'),)), "gone"),
 ])
 def test_what_is_no_message(response, words):
@@ -70,10 +80,13 @@ SCHEMA = {"type": "object", "required": ["city"], "additionalProperties": False,
 
 @pytest.mark.parametrize(("value", "words"), [
     ({"city": "Paris", "days": 3, "unit": "day", "tags": ["a"], "exact": True, "lat": 48}, None),
-    ([], "is list, not object"), ({}, "lacks city"), ({"city": 3}, "city is int, not string"),
-    ({"city": "a", "days": "3"}, "days is str, not integer"), ({"city": "a", "days": True}, "bool, not integer"),
-    ({"city": "a", "unit": "year"}, "not one of day, week"), ({"city": "a", "tags": ["a", 1]}, "tags[1] is int"),
-    ({"city": "a", "more": 1}, "which the schema does not know"),
+    ([], "arguments: [] is not of type 'object'"), ({}, "'city' is a required property"),
+    ({"city": 3}, "arguments.city: 3 is not of type 'string'"),
+    ({"city": "a", "days": "3"}, "arguments.days: '3' is not of type 'integer'"),
+    ({"city": "a", "days": True}, "arguments.days: True is not of type 'integer'"),
+    ({"city": "a", "unit": "year"}, "'year' is not one of ['day', 'week']"),
+    ({"city": "a", "tags": ["a", 1]}, "arguments.tags[1]: 1 is not of type 'string'"),
+    ({"city": "a", "more": 1}, "'more' was unexpected"),
 ])
 def test_schemas(value, words):
     problem = schema_problem(value, SCHEMA)

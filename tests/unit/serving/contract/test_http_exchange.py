@@ -107,3 +107,12 @@ def test_side_by_side_is_side_by_side(port):
 def test_a_request_without_a_path_is_refused(port):
     with pytest.raises(Failure, match="a mapping with a path"):
         run(port, {"path": "nowhere"})
+
+
+def test_a_stream_that_is_left_and_a_request_that_waits(port):
+    left, later = run(port, {"path": "/stream", "stream": True, "close_after": 1}, {"path": "/", "wait": 0.3})
+    assert [text for _, text in left["events"]] == ["0"]
+    assert left["error"] is None and later["status"] == 200
+    began = time.monotonic()
+    run(port, {"path": "/", "wait": 0.3})
+    assert time.monotonic() - began >= 0.3

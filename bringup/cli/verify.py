@@ -1,0 +1,92 @@
+"""The verb that holds the endpoint, or recorded traffic, against the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.base.errors import ExitStatus
+from bringup.cli.options import COMMON, Option, Options, verb
+
+if TYPE_CHECKING:
+    from bringup.base.verdicts import Finding
+
+_ASKED = ("repeat", "timeout", "times", "approve")
+
+
+@verb((*COMMON, Option("only", help="checks by id or pattern: tools.*,finish; may be given again", many=True),
+       Option("replica", help="only this replica; may be given again", many=True),
+       Option("repeat", help="times that the same tool call is asked (3)"),
+       Option("times", help="rounds of the whole contract (1); an approved check that fails in one is drift"),
+       Option("timeout", help="seconds of silence that an answer may take (120)"),
+       Option("approve", False, "make the contract, when all of it passes, part of the release"),
+       Option("log", help="hold recorded traffic (FILE.jsonl) against the contract instead; no host is contacted")))
+def verify(options: Options) -> int:
+    """Ask every running endpoint for what clients rely on: tools, reasoning, thinking switches, streams, limits."""
+    if options.log:
+        return _recorded(options)
+    from bringup.base.errors import InputError
+    from bringup.base.paths import Project
+    from bringup.cli.preflight import words
+    from bringup.cli.running import run_playbook
+    from bringup.serving.contract.checks import chosen
+
+    only = words(options.only)
+    chosen(only)
+    if options.approve and only:
+        raise InputError("--approve takes the whole contract, --only a part of it", next="invoke verify --approve")
+    given: dict[str, Any] = {"contract_repeat": options.number("repeat", least=1),
+                             "contract_timeout": options.number("timeout", least=1),
+                             "contract_times": options.number("times", least=1),
+                             "contract_only": list(only) or None,
+                             "contract_replicas": list(words(options.replica)) or None,
+                             "contract_approve": True if options.approve else None}
+    extra = {name: value for name, value in given.items() if value is not None}
+    playbook = Project.find().root / "playbooks" / "verify.yml"
+    return int(run_playbook(options, playbook, verb="verify", extra_vars=extra))
+
+
+def _recorded(options: Options) -> int:
+    from bringup.base.errors import InputError
+    from bringup.cli.clients import read
+    from bringup.serving.contract.traffic import judge_traffic, read_traffic
+
+    for name in (*_ASKED, "only", "replica"):
+        if options.values.get(name):
+            raise InputError(f"--{name} asks an endpoint, --log reads a file",
+                             next=f"invoke verify --log {options.log}")
+    path = Path(options.log).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=options.log) from None
+    attempts = read_traffic(lines, options.log)
+    endpoint, routes = read(options)
+    found = judge_traffic(attempts, routes, endpoint.model)
+    show(options, "recorded traffic", found)
+    return int(ExitStatus.FINDING if any(finding.blocks for finding in found) else ExitStatus.DONE)
+
+
+def show(options: Options, title: str, findings: list[Finding]) -> None:
+    """Print findings worst first as text or JSON, and write the reports. Raises StepError."""
+    from bringup.base.events import Findings
+    from bringup.cli.serve import say
+    from bringup.ui.report import Collector, write_report
+    from bringup.ui.screen import line_width
+    from bringup.ui.wrapping import hung
+
+    collector = Collector()
+    collector(Findings(title, tuple(findings)))
+    for file in options.report:
+        write_report(collector, file)
+    if options.format == "json":
+        say(collector.json())
+        return
+    order = {"fail": 0, "unknown": 0, "warn": 1}
+    for finding in sorted(findings, key=lambda one: order.get(one.verdict.value, 2)):
+        head = f"{finding.verdict.value.upper():5} {finding.subject:14} "
+        rows = [finding.summary, *finding.details, *([f"mend    {finding.mend}"] if finding.mend else [])]
+        for number, row in enumerate(rows):
+            for line in hung(row, line_width() - len(head)):
+                say((head if number == 0 else " " * len(head)) + line)
+                head = " " * len(head)
