@@ -85,14 +85,16 @@ def _go_on(wanted: Wanted, part: Path, settings: Mapping[str, str], told: Callab
     with _opener(settings).open(request, timeout=_STALL) as answer:
         if have and getattr(answer, "status", 200) != 206:
             have = 0  # a server that knows no ranges sends all of it again
+        length = answer.headers.get("Content-Length")
+        whole = have + int(length) if length else wanted.size
         with part.open("ab" if have else "wb") as file:
             while data := answer.read(_CHUNK):
                 file.write(data)
                 have += len(data)
                 if told is not None:
                     told(have)
-    if wanted.size is not None and have < wanted.size:
-        raise http.client.IncompleteRead(b"", wanted.size - have)
+    if whole is not None and have < whole:  # http.client says nothing of a connection that ends early
+        raise http.client.IncompleteRead(b"", whole - have)
 
 
 def _proved(wanted: Wanted, part: Path, target: Path) -> StepError | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bringup.base.errors import InputError
@@ -78,8 +78,11 @@ class Manifest:
 
     def text(self) -> str:
         """As it stands in the archive."""
-        document = {"format": FORMAT, **asdict(self)}
-        return json.dumps(document, indent=1, sort_keys=True) + "\n"
+        document = {
+            "format": FORMAT, "name": self.name, "made_at": self.made_at, "made_by": dict(self.made_by),
+            "environments": [vars(one) for one in self.environments], "entries": [vars(one) for one in self.entries],
+            "base": None if self.base is None else vars(self.base)}
+        return json.dumps(document, indent=1, sort_keys=True, default=dict) + "\n"
 
     @property
     def digest(self) -> str:
@@ -141,8 +144,6 @@ def safe_name(text: str) -> str:
 
 def without(manifest: Manifest, base: Manifest) -> Manifest:
     """The same bundle as an update of `base`: what the base has (by digest) is named, not packed."""
-    from dataclasses import replace
-
     have = {entry.sha256 for entry in base.entries}
     return replace(manifest, base=Base(base.digest, base.name), entries=tuple(
         replace(entry, packed=entry.sha256 not in have) for entry in manifest.entries))

@@ -45,7 +45,7 @@ def run_uv(words: Sequence[str], *, cwd: Path | None = None, extra: Mapping[str,
     """Run uv with the user's own index settings, nothing of an active environment leaking in. Raises StepError."""
     env = {key: value for key, value in os.environ.items()
            if not key.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA_")) and (not key.startswith("UV_") or key in _KEPT)}
-    env.update(UV_NO_PROGRESS="1", NO_COLOR="1", UV_PYTHON_DOWNLOADS="never", **(extra or {}))
+    env.update({"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", **(extra or {})})
     try:
         return subprocess.run([str(uv_program()), *words], cwd=cwd, env=env, text=True, capture_output=True,
                               timeout=timeout, stdin=subprocess.DEVNULL, check=False)
