@@ -72,7 +72,7 @@ KNOWN: tuple[Known, ...] = (
            "provision with an environment whose transformers is newer"),
     _known("model.files", r"(?:No such file or directory|does not appear to have a file|is not a valid model|"
            r"Repo id must|Cannot find any model weights|SafetensorError|header too large|InvalidHeader|"
-           r"incomplete metadata|checkpoint.{0,40}missing)",
+           r"incomplete metadata|(?:checkpoint|weights|model).{0,40}missing)",
            "the model's files are not as the engine wants them", "a shard is cut, or the folder is another",
            "invoke preflight names the file (weights)"),
     _known("deepgemm", r"DeepGEMM.{0,60}(?:not available|outdated|failed)|deep_gemm.{0,60}(?:Error|undefined symbol)",

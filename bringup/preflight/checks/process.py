@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bringup.base.text import duration, size
+from bringup.base.text import duration, plural, size
 from bringup.preflight.checks.devices import by_bus, gpus
 from bringup.preflight.checks.driver import DRIVER
 from bringup.preflight.parsers.processes import Process
@@ -13,6 +13,8 @@ from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
 _DAEMONS = ("nvidia-persiste", "dcgm", "nv-hostengine", "nvidia-smi", "npu-smi", "nvitop", "fabricmanage")
+_SEGMENTS = ("nccl", "psm_", "vllm", "sgl", "torch_", "shm_", "hccl")
+"""Parts of the names that engines give their segments in /dev/shm."""
 RUNNING, LEFTOVER, STRANGE = "running", "leftover", "strange"
 
 
@@ -198,19 +200,29 @@ def _clash(view: View, address: str) -> bool:
 @check("process.shm", "no shared memory is left by a dead process of ours", reads=("proc.shm", "proc.processes"),
        source="engines leave segments in /dev/shm when they are killed", remedy="remove the segments that it names")
 def shared_memory(view: View) -> list[Outcome]:
+    owners = Owners(view)
     table = view.facts.processes
-    left = []
+    left: list[tuple[str, int, str]] = []
+    held: list[tuple[str, int]] = []
     for segment in view.facts.shm:
         name = str(segment.get("name", ""))
         digits = [int(part) for part in "".join(c if c.isdecimal() else " " for c in name).split() if len(part) > 2]
-        engine = any(word in name for word in ("nccl", "psm_", "vllm", "sgl", "torch_", "shm_", "hccl"))
-        if engine and digits and not any(number in table for number in digits):
+        if not digits or not any(word in name for word in _SEGMENTS):
+            continue
+        alive = [number for number in digits if number in table]
+        if not alive:
             left.append((name, int(segment.get("size", 0)), str(segment.get("user", "?"))))
+        elif any(owners.of(number) == LEFTOVER for number in alive):
+            held.append((name, alive[0]))
+    out = []
     if left:
         total = sum(bytes_ for _, bytes_, _ in left)
-        return [noted(f"{len(left)} segments of dead processes ({size(total)}): {left[0][0]} of {left[0][2]}",
-                      mend=f"rm /dev/shm/{left[0][0]}" + (" and the others" if left[1:] else ""))]
-    return [passed("none")]
+        out.append(noted(f"{plural(len(left), 'segment')} of dead processes ({size(total)}): {left[0][0]} of "
+                         f"{left[0][2]}", mend=f"rm /dev/shm/{left[0][0]}" + (" and the others" if left[1:] else "")))
+    for name, pid in held[:4]:
+        out.append(noted(f"{name} is held by pid {owners.shown(pid)}, left by an earlier start of ours",
+                         mend=f"invoke stop ends it; then rm /dev/shm/{name} where it stays"))
+    return out or [passed("none")]
 
 
 @check("process.stuck", "no process is stuck in the kernel", reads=("proc.processes", "host.kernel_log"),

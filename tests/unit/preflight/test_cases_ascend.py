@@ -12,6 +12,7 @@ from preflight_hosts import (
 from preflight_makers import ASCEND, ascend_host, without_process
 
 from bringup.base.verdicts import Verdict
+from bringup.serving.causes import first_cause
 
 
 def test_c031_driver_cann_and_torch_npu_that_do_not_belong_together() -> None:
@@ -66,3 +67,11 @@ def test_c069_hccn_conf_against_the_chips() -> None:
     assert "there is no /etc/hccn.conf" in second and "chip 2 has no address" in second
     twice = [f for f in by_check(found, "hccn.unique") if f.verdict is Verdict.FAIL]
     assert [(f.subject, f.summary) for f in twice] == [("a2-02", "chip 3 has 29.0.0.13, as a2-01 chip 3")]
+
+
+def test_c067_after_a_failure_the_node_that_failed_first_is_the_cause() -> None:
+    case = state("C067")
+    logs = {one["host"]: [(float(one["at_s"]), one["text"])] for one in (case["later_error"], case["first_error"])}
+    cause = first_cause(logs, {})
+    assert cause is not None and cause.host == case["first_error"]["host"]
+    assert cause.evidence == case["first_error"]["text"]

@@ -22,6 +22,7 @@ from preflight_hosts import (
 
 from bringup.base.verdicts import Verdict
 from bringup.preflight.answers import Answer
+from bringup.serving.causes import first_cause
 
 
 def test_c001_library_out_of_step_on_one_host() -> None:
@@ -184,7 +185,9 @@ def test_c007_dead_server_holds_memory_port_and_shm() -> None:
     assert "alice" in alice.summary and "not ours to end" in str(alice.mend)
     port = by_check(found, "process.ports")[0]
     assert port.verdict is Verdict.FAIL and "30000" in port.summary and "81000" in port.summary
-    assert "nccl_shm_66001" in by_check(found, "process.shm")[0].summary
+    dead, alive = by_check(found, "process.shm")
+    assert "nccl_shm_66001 of ops" in dead.summary and "rm /dev/shm/nccl_shm_66001" in str(dead.mend)
+    assert "demo_shm_77637 is held by pid 77637" in alive.summary and "earlier start of ours" in alive.summary
 
 
 def test_c007_what_the_running_release_holds_is_no_finding() -> None:
@@ -213,3 +216,14 @@ def test_c007_what_the_running_release_holds_is_no_finding() -> None:
     other = {**record, "ticks": 901}  # another process got the pid
     stolen = change(answers, "proc.records", files={"/opt/bringup/processes/r1-0/record.json": json.dumps(other)})
     assert ("h200-01", "process.devices") in bad(findings_of(stolen, PLANNED))
+
+
+def test_c025_out_of_memory_under_load_asks_for_a_smaller_fraction() -> None:
+    """The third of the same error's causes: it shows in the log of the start, not before it."""
+    load = state("C025")["hosts"]["load-03"]
+    cause = first_cause({"load-03": [(1.0, "INFO serving"), (2000.0, f"torch.OutOfMemoryError: CUDA {load['fails']}")]},
+                        {})
+    assert cause is not None and cause.key == "memory.device"
+    assert cause.mend.startswith("lower --gpu-memory-utilization")
+    room = first_cause({"tight-01": [(9.0, "ValueError: No available memory for the cache blocks.")]}, {})
+    assert room is not None and room.mend.startswith("raise --gpu-memory-utilization")
