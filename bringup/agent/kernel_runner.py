@@ -23,7 +23,8 @@ MARKER = "bringup-build.json"
 MEMORY = ("Killed signal terminated program", "fatal error: Killed", "virtual memory exhausted",
           "out of memory allocating", "Cannot allocate memory", "std::bad_alloc")
 TAIL = 400
-KEPT = ("LANG", "HOME", "USER", "LOGNAME", "TERM", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+KEPT = ("LANG", "HOME", "USER", "LOGNAME", "TERM", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+        "ASCEND_RT_VISIBLE_DEVICES")
 KEPT_STARTS = ("NCCL_", "NVSHMEM_", "TORCH_", "HCCL_")
 """What of the account's environment holds for builds and proofs too: a site turns features of a library off there."""
 

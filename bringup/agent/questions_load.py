@@ -239,6 +239,13 @@ def _tool(given, name, places):
     return None
 
 
+def _built(given, name):
+    """Where our own builds of kernels keep a program, the newest first: `bin/NAME` under bringup_root/builds."""
+    root = str(given.get("root") or "")
+    places = glob.glob("%s/builds/*/bin/%s" % (root, name)) if root else []
+    return sorted(places, key=os.path.getmtime, reverse=True)
+
+
 def torch_python(given):
     """A Python that has torch: the one named, of an environment of ours, or the first on the path. None without."""
     root = str(given.get("root") or "")
@@ -277,8 +284,9 @@ def collective(given):
         return _skip("a collective needs two devices, here is %d" % count)
     seconds, largest = float(given.get("seconds", 200)), int(given.get("largest", 4 << 30))
     environment = _environment(given)
-    tool = _tool(given, "all_reduce_perf", ("/opt/nccl-tests/build/all_reduce_perf", "/usr/local/bin/all_reduce_perf",
-                                            "/usr/local/nccl-tests/build/all_reduce_perf"))
+    tool = _tool(given, "all_reduce_perf", _built(given, "all_reduce_perf") + [
+        "/opt/nccl-tests/build/all_reduce_perf", "/usr/local/bin/all_reduce_perf",
+        "/usr/local/nccl-tests/build/all_reduce_perf"])
     if tool:
         argv = [tool, "-b", "64M", "-e", str(largest), "-f", "4", "-g", str(count), "-n", "20", "-w", "5", "-c", "1"]
         rc, text = _output(argv, seconds, environment)

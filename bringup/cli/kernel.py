@@ -64,7 +64,8 @@ def _named(options: Options) -> dict[str, Any]:
 def _show(recipe: Recipe, *, full: bool) -> None:
     print(f"{recipe.name:<14} {recipe.purpose}")
     for name, source in recipe.revisions.items():
-        where = f"{source.main.git} {source.main.revision[:12]}" if source.main else f"kernels/{recipe.name}/{source.label}"
+        where = (f"{source.main.git} {source.main.revision[:12]}" if source.main else
+                 f"kernels/{recipe.name}/{source.label}")
         default = "" if name != recipe.revision or len(recipe.revisions) == 1 else " (default)"
         print(f"{'':<14}   {name:<10} {where}{default}")
     parts = ", ".join(recipe.uses) or "machine alone"

@@ -1,5 +1,5 @@
-"""An FP8 product on every kind of device here against float64; the output is poisoned first, so that nothing unwritten
-counts as right. The bound is what FP8's own rounding leaves on unit normal data (3.7 % was seen), and half of that more."""
+"""An FP8 product on the device against float64; the output is poisoned first, so that nothing unwritten counts as
+right. The bound is what FP8's own rounding leaves on unit normal data (3.7 % was seen), and half of that more."""
 
 import json
 import os
@@ -9,9 +9,8 @@ import time
 site = os.path.join(os.environ["OUT"], "site")
 sys.path.insert(0, site)
 
-import torch  # noqa: E402
-
 import deep_gemm  # noqa: E402
+import torch  # noqa: E402
 from deep_gemm.utils import per_block_cast_to_fp8, per_token_cast_to_fp8  # noqa: E402
 
 BOUND = 0.055

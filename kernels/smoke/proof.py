@@ -14,7 +14,7 @@ random.seed(7)
 count = 4099
 row = ctypes.c_float * count
 a, b = row(*[random.gauss(0, 1) for _ in range(count)]), row(*[random.gauss(0, 1) for _ in range(count)])
-exact = float(sum(fractions.Fraction(x) * fractions.Fraction(y) for x, y in zip(a, b)))
+exact = float(sum(fractions.Fraction(x) * fractions.Fraction(y) for x, y in zip(a, b)))  # noqa: B905
 found = library.smoke_dot(a, b, ctypes.c_size_t(count))
 error = abs(found - exact) / max(abs(exact), 1e-30)
 text = "#include <a.h>\n# include <b/c.h>\n#include \"d.h\"\n"

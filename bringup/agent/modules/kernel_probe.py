@@ -60,11 +60,11 @@ def run(task):
         "cuda": toolkits, "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
         "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
         "missing": missing(args, path), "serving": serving(), "package_manager": _manager(path),
-        "agent_python": python_env_probe_python(),
+        "agent_python": own_python(),
     }
 
 
-def python_env_probe_python():
+def own_python():
     """The Python that runs the agent: proofs that need no torch run under it."""
     import sys
 
@@ -285,7 +285,7 @@ def _nccl(include, library):
 
 
 def missing(args, path):
-    """What the recipe needs of the system and is not here: {"pkg_config": [...], "headers": [...], "programs": [...]}."""
+    """What the recipe needs of the system and is not here, under pkg_config, headers and programs."""
     out = {"pkg_config": [], "headers": [], "programs": []}
     tool = _which("pkg-config", path)
     for name in args.get("pkg_config") or []:

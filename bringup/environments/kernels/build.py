@@ -161,7 +161,8 @@ class _Kernel:
         if not packages or not allowed or become(variables) is None:
             raise StepError(f"{need.name} needs what this host does not have: {lacking}",
                             expected=f"the packages {' '.join(packages)}" if packages else None,
-                            next=f"sudo apt-get install {' '.join(packages)}" if manager == "apt" and packages else None)
+                            next=f"sudo {'apt-get' if manager == 'apt' else 'dnf'} install {' '.join(packages)}"
+                            if packages else None)
         self.progress(f"installing {' '.join(packages)}", host)
         done = self.fleet.call({host: Call("package", {"name": packages, "state": "present", "lock_timeout": 300,
                                                        "cache_valid_time": 86400, "update_cache": False},
@@ -223,7 +224,7 @@ class _Kernel:
     def spread(self, needs: Sequence[Need]) -> None:
         """From those that hold the build to those that do not."""
         holding = [need for need in needs if self.name in self.told[need.host]
-                   and not self.told[need.host][self.name].get("how") == "would be"]
+                   and self.told[need.host][self.name].get("how") != "would be"]
         missing = [need for need in needs if self.name not in self.told[need.host]]
         if not missing or self.fleet.check:
             return

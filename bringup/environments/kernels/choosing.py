@@ -165,18 +165,18 @@ def _toolkit(recipe: Recipe, kit: Mapping[str, Any], torch: Mapping[str, Any] | 
     least = numbers(recipe.cuda_least or "0")
     usable = [item for item in found if item["version"] and item.get("headers") and numbers(item["version"]) >= least
               and (not wanted or numbers(item["version"])[:1] == numbers(wanted)[:1])]
-    need = (f"CUDA {wanted.split('.')[0]}.x as torch {(torch or {}).get('version')} is built with" if wanted else "CUDA"
-            ) + (f", at least {recipe.cuda_least}" if recipe.cuda_least else "")
+    need = f"CUDA {wanted.split('.')[0]}.x as torch {(torch or {}).get('version')} is built with" if wanted else "CUDA"
+    need += f", at least {recipe.cuda_least}" if recipe.cuda_least else ""
     if not usable:
         shown = "; ".join(f"{item['home']} {item['version'] or 'has no nvcc'} ({', '.join(item['why'])})"
                           for item in found) or "no toolkit (CUDA_HOME, /usr/local/cuda*, nvcc on PATH)"
         raise StepError(f"{recipe.name} needs a CUDA toolkit that this host does not have", expected=need, found=shown,
                         next=f"install a toolkit of {wanted or recipe.cuda_least or 'that version'} beside the others")
-    best = max(usable, key=lambda item: (numbers(item["version"])[:2] == numbers(wanted)[:2], numbers(item["version"])))
+    best: Mapping[str, Any] = max(usable, key=lambda item: (
+        numbers(item["version"])[:2] == numbers(wanted)[:2], numbers(item["version"])))
     named = str(kit.get("cuda_home") or "")
     notes.append(f"CUDA {best['version']} of {best['home']}" + (f", for torch's {wanted}" if wanted else ""))
-    if named and not any(named == why or best["home"] == item["home"] for item in found
-                         for why in item["why"] if why in ("CUDA_HOME", "CUDA_PATH") and item is best):
+    if named and not {"CUDA_HOME", "CUDA_PATH"} & set(best["why"]):
         notes.append(f"CUDA_HOME of the account names {named}, which does not fit: not taken")
     return best
 
@@ -221,7 +221,7 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
         raise StepError(f"no C++ compiler of this host can build {recipe.name}",
                         expected=f"a compiler {bound}".strip(), found="; ".join(why) or "no g++ or c++",
                         next=f"install g++-{newest}; it is then taken by itself" if newest and why else "install g++")
-    best = (system or fitting)[0]
+    best: Mapping[str, Any] = (system or fitting)[0]
     notes.append(f"compiler {best['cxx']} {best['version']}"
                  + (f", assembler {kit['programs']['as']['version']}" if "as" in (kit.get("programs") or {}) else ""))
     first = next(iter(kit["compilers"]))
@@ -234,7 +234,8 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
 def _cann(recipe: Recipe, kit: Mapping[str, Any]) -> list[str]:
     found = kit.get("cann") or []
     if not found:
-        raise StepError(f"{recipe.name} needs CANN, and this host has none", expected="/usr/local/Ascend/ascend-toolkit")
+        raise StepError(f"{recipe.name} needs CANN, and this host has none",
+                        expected="/usr/local/Ascend/ascend-toolkit")
     return [found[0]["home"], found[0]["version"]]
 
 
@@ -268,7 +269,8 @@ def _variant(recipe: Recipe, asked: Asked, kit: Mapping[str, Any], notes: list[s
             fits = next((item.name for item in recipe.cpu if set(item.flags) <= flags), None)
             raise StepError(f"the CPU lacks what the variant {asked.cpu} of {recipe.name} is compiled for",
                             expected=", ".join(lacking), found=str(kit["cpu"]["model"]),
-                            next=f"ask for {fits}, or leave `cpu` out: each kind of host gets its own" if fits else None)
+                            next=f"ask for {fits}, or leave `cpu` out: each kind of host gets its own"
+                            if fits else None)
         notes.append(f"CPU variant {variant.name}, as asked")
         return variant
     variant = next((item for item in recipe.cpu if set(item.flags) <= flags), None)

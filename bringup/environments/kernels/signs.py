@@ -73,6 +73,7 @@ def _by_status(result: Mapping[str, Any]) -> Cause | None:
 
 
 def _filled(text: str, match: re.Match[str]) -> str:
-    for name, value in {**{str(n): v for n, v in enumerate(match.groups(), 1)}, **match.groupdict()}.items():
-        text = text.replace("{%s}" % name, value or "")
+    groups = [(str(number), value) for number, value in enumerate(match.groups(), 1)]
+    for name, value in [*groups, *match.groupdict().items()]:
+        text = text.replace(f"{{{name}}}", value or "")
     return text

@@ -111,8 +111,8 @@ def _through_here(fleet: Fleet, holder: Need, needs: Sequence[Need]) -> dict[str
         found = _fetched(fleet, holder, staged)
         if isinstance(found, Result):
             return {need.host: replace(found, host=need.host) for need in needs}
-        return fleet.call({need.host: _take(fleet, need, {"blob": found.digest, "source": f"{holder.host} through here"},
-                                            (found,)) for need in needs})
+        more = {"blob": found.digest, "source": f"{holder.host} through here"}
+        return fleet.call({need.host: _take(fleet, need, more, (found,)) for need in needs})
     finally:
         staged.unlink(missing_ok=True)
 

@@ -36,7 +36,7 @@ def verify_kernels(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     fleet.emit(Findings("kernels", tuple(findings)))
     out = {}
     for host in fleet.hosts:
-        bad = [item for item in findings if item.host == host and item.verdict is Verdict.FAIL]
+        bad = [item for item in findings if item.subject == host and item.verdict is Verdict.FAIL]
         if host in planner.results:
             out[host] = replace(planner.results[host], task="verify_kernels")
         elif bad:
