@@ -378,6 +378,7 @@ _QUESTIONS = {
     "reach": questions_net.reach,
     "meet": questions_net.meet,
     "proxy": questions_net.proxy,
+    "fetch": questions_net.fetch,
     "libraries": _libraries,
     "weights": _weights,
     "shared_memory": _shared_memory,

@@ -185,3 +185,119 @@ def _listed(folder):
         return os.listdir(folder)
     except OSError:
         return []
+
+
+def fetch(given):
+    """How far the way to each address of `urls` goes: dns, connect, proxy, tls or http, and what stopped it there.
+
+    By the proxy of this session where one is set for the address. The answer's first bytes are asked for, no more.
+    """
+    out = {}
+
+    def ask(url):
+        begun = time.time()
+        try:
+            one = _stage(url, 6.0)
+        except ValueError as error:
+            one = {"stage": "address", "error": str(error)}
+        one["seconds"] = round(time.time() - begun, 3)
+        out[url] = one
+
+    threads = [threading.Thread(target=ask, args=(str(url),)) for url in given.get("urls", [])]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    until = time.time() + 14
+    for thread in threads:
+        thread.join(max(0.0, until - time.time()))
+    for url in given.get("urls", []):
+        out.setdefault(str(url), {"stage": "dns", "error": "no answer within 14 s"})
+    return tree(dict(out))
+
+
+def _stage(url, seconds):
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies_environment, proxy_bypass_environment
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an address of http or https")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    proxies = getproxies_environment()
+    way = proxies.get(parts.scheme) or proxies.get("all")
+    if way and proxy_bypass_environment(parts.hostname, proxies):
+        way = None
+    via = urlsplit(way if "//" in way else "http://" + way) if way else None
+    host, door = (via.hostname or "", via.port or 3128) if via else (parts.hostname, port)
+    shown = {"by": "%s:%d" % (host, door)} if via else {}
+    try:
+        socket.getaddrinfo(host, door, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return dict(shown, stage="dns", error=getattr(error, "strerror", None) or str(error))
+    try:
+        sock = socket.create_connection((host, door), timeout=seconds)
+    except OSError as error:
+        return dict(shown, stage="connect", error="no answer" if isinstance(error, socket.timeout)
+                    else error.strerror or str(error))
+    try:
+        return dict(shown, **_speak(sock, parts, port, via))
+    except (OSError, ValueError) as error:
+        return dict(shown, stage="http", error="no answer" if isinstance(error, socket.timeout)
+                    else getattr(error, "strerror", None) or str(error))
+    finally:
+        sock.close()
+
+
+def _speak(sock, parts, port, via):
+    """The rest of the way on a connected socket: the proxy's consent, TLS, the first line of the answer."""
+    import base64
+    import ssl
+    from urllib.parse import unquote
+
+    credentials = ""
+    if via is not None and via.username:
+        pair = "%s:%s" % (unquote(via.username), unquote(via.password or ""))
+        credentials = "Proxy-Authorization: Basic %s\r\n" % base64.b64encode(pair.encode("utf-8")).decode("ascii")
+    path = (parts.path or "/") + ("?" + parts.query if parts.query else "")
+    if parts.scheme == "https":
+        if via is not None:
+            sock.sendall(("CONNECT %s:%d HTTP/1.1\r\nHost: %s:%d\r\n%s\r\n" % (
+                parts.hostname, port, parts.hostname, port, credentials)).encode("ascii"))
+            status = _status(sock)
+            if status != 200:
+                return {"stage": "proxy", "error": "it answers %d" % status, "status": status}
+        try:
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
+        except ssl.SSLError as error:
+            return {"stage": "tls", "error": getattr(error, "verify_message", "") or error.reason or str(error)}
+        except OSError as error:
+            return {"stage": "tls", "error": error.strerror or str(error) or "it closed the connection"}
+    elif via is not None:
+        path = "http://%s:%d%s" % (parts.hostname, port, path)
+    head = ("GET %s HTTP/1.1\r\nHost: %s\r\n%sUser-Agent: bringup-preflight\r\nRange: bytes=0-0\r\n"
+            "Connection: close\r\n\r\n")
+    sock.sendall((head % (path, parts.hostname, credentials if parts.scheme == "http" else "")).encode("ascii"))
+    status = _status(sock)
+    if status >= 400 and status not in (401, 403, 416):
+        return {"stage": "http", "error": "it answers %d" % status, "status": status}
+    return {"stage": "done", "status": status}
+
+
+def _status(sock):
+    data = b""
+    while b"\r\n" not in data and len(data) < 4096:
+        more = sock.recv(512)
+        if not more:
+            break
+        data += more
+    match = re.match(br"HTTP/\d\.\d (\d{3})", data)
+    if not match:
+        raise ValueError("what answers is no web server")
+    status = int(match.group(1))
+    if status == 200 and b"\r\n\r\n" not in data:
+        while b"\r\n\r\n" not in data and len(data) < 65536:
+            more = sock.recv(512)
+            if not more:
+                break
+            data += more
+    return status

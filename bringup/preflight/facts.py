@@ -243,6 +243,14 @@ class Facts:
         return found
 
     @cached_property
+    def fetched(self) -> Mapping[str, Mapping[str, Any]]:
+        """How far the way to each address went. Raises Unread."""
+        found: Mapping[str, Any] = processes.tree(self.answers.text("net.fetch"), dict)
+        if not all(isinstance(one, dict) and isinstance(one.get("stage"), str) for one in found.values()):
+            raise Unread("the answer about addresses is not of its shape")
+        return found
+
+    @cached_property
     def libraries(self) -> tuple[Mapping[str, Any], ...]:
         """Communication libraries: of our environments, and the system's (environment empty)."""
         return tuple(processes.tree(self.answers.text("env.libraries"), list))

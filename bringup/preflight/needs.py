@@ -80,8 +80,9 @@ def questions(host: str, need: Need, needs: Mapping[str, Need] | None = None) ->
     paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm",
                                                   f"~{need.login}") if path))
     chosen = {name: value for name, value in need.env.items() if name.startswith("NCCL_") and "$" not in value}
-    return Questions(nccl_tests=need.nccl_tests, torch_python=need.torch_python, environment=chosen,
-                     names=names, peers=peers, paths=paths, run_paths=list(dict.fromkeys((need.root, "/tmp"))),
+    return Questions(urls=list(need.urls), nccl_tests=need.nccl_tests, torch_python=need.torch_python,
+                     environment=chosen, names=names, peers=peers, paths=paths,
+                     run_paths=list(dict.fromkeys((need.root, "/tmp"))),
                      model_path=need.model_path, user=need.account, root=need.root,
                      listen=[] if is_loopback(need.addresses.get(host, "")) else sorted(need.ports),
                      dial={mate: sorted(needs[mate].ports) for mate in need.nodes
@@ -99,6 +100,11 @@ def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
         near = nearest(transport, _TRANSPORTS)
         raise InputError(f"`transport` is rdma or tcp, not `{transport}`", next=f"transport: {near}" if near else None)
     ports = variables.get("rdma_ports") or ()
+    urls = variables.get("bringup_urls") or ()
+    urls = tuple(str(url) for url in ([urls] if isinstance(urls, str) else urls))
+    wrong = next((url for url in urls if not re.match(r"https?://[^/\s@]+(/\S*)?$", url)), None)
+    if wrong is not None:
+        raise InputError("`bringup_urls` takes addresses of http or https, without an account", found=wrong)
     accelerators = variables.get("accelerators")
     if accelerators is not None and not str(accelerators).isdecimal():
         raise InputError("`accelerators` takes a whole number", found=str(accelerators))
@@ -113,6 +119,7 @@ def _site(variables: Mapping[str, Any]) -> dict[str, Any]:
         "login": str(variables.get("ansible_user") or ""),
         "cpu_variant": str(variables.get("kt_cpu_variant") or ""),
         "tolerance": _percent(variables.get("bringup_baseline_tolerance")),
+        "urls": urls,
         "nccl_tests": str(variables.get("bringup_nccl_tests") or ""),
         "torch_python": str(variables.get("bringup_torch_python") or ""),
     }

@@ -69,12 +69,14 @@ class Questions:
     nccl_tests: str = ""
     torch_python: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    urls: Sequence[str] = ()
 
     def given(self, ask: str) -> dict[str, Any]:
         """The values of one question."""
         values: dict[str, dict[str, Any]] = {
             "names": {"names": list(self.names)},
             "reach": {"peers": dict(self.peers)},
+            "fetch": {"urls": list(self.urls)},
             "disk": {"paths": list(self.paths)},
             "execute": {"paths": list(self.run_paths)},
             "weights": {"path": self.model_path},
@@ -214,6 +216,7 @@ _LIVE = (
     Probe("net.reach", ask="reach", deadline=16, live=True),
     Probe("net.listeners", ask="listeners", live=True),
     Probe("net.proxy", ask="proxy", live=True),
+    Probe("net.fetch", ask="fetch", deadline=16, live=True),
     Probe("net.meet", ask="meet", deadline=14, tier="deep", live=True),
     Probe("env.libraries", ask="libraries", deadline=30, live=True),
     Probe("disk.room", ask="disk", live=True),

@@ -77,6 +77,7 @@ class Need:
     `ports` maps a TCP port to what binds it. `nodes` are the hosts of its replica, head first. `addresses` maps each
     host of the run to what the others reach it by. Bytes are bytes; `memory_fraction` is 0..1. `deployed` says that
     the inventory has a deployment, `recorded` that the host's accelerators are a recording: no weights are loaded.
+    `urls` are addresses that the host downloads from.
     `baseline` is what was recorded of this host (see baseline.py), `tolerance` the percent that a measure may lose.
     """
 
@@ -113,6 +114,7 @@ class Need:
     spare: bool = False
     recorded: bool = False
     login: str = ""
+    urls: Sequence[str] = ()
     nccl_tests: str = ""
     torch_python: str = ""
     baseline: Mapping[str, Any] | None = None

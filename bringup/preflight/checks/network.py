@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bringup.preflight.pairs import blame
-from bringup.preflight.registry import Outcome, View, check, failed, fleet_check, noted, passed, skipped, warned
+from bringup.preflight.registry import (
+    Outcome,
+    View,
+    check,
+    failed,
+    fleet_check,
+    noted,
+    passed,
+    skipped,
+    unknown,
+    warned,
+)
 from bringup.preflight.unread import Unread
 
 
@@ -281,6 +292,39 @@ def _spared(address: str, words: Sequence[str]) -> bool:
         except ValueError:
             continue
     return False
+
+
+_STAGES = {
+    "dns": ("its name is not found", "a name server that knows it, or a proxy: `environment` of the play"),
+    "connect": ("it cannot be reached", "open the way to it, or set the proxy: `environment` of the play"),
+    "proxy": ("the proxy refuses", "let the proxy pass it, or name a mirror in the inventory"),
+    "tls": ("TLS fails", "add the authority's certificate to the system's store (and SSL_CERT_FILE for uv and pip)"),
+    "http": ("it answers otherwise", "look at the address in bringup_urls"),
+    "address": ("is no address", "look at bringup_urls"),
+}
+"""Where a way may end, in the order of the way: what that means and what mends it."""
+
+
+@check("net.fetch", "what the host downloads from answers", reads=("net.fetch",), source="bringup_urls",
+       remedy="or take an offline bundle: invoke bundle")
+def fetch(view: View) -> list[Outcome]:
+    if not view.need.urls:
+        return [skipped("the inventory names no address (bringup_urls)")]
+    out: list[Outcome] = []
+    for url in view.need.urls:
+        one = view.facts.fetched.get(url)
+        if one is None:
+            out.append(unknown(f"{url} was not asked for"))
+            continue
+        if one["stage"] == "done":
+            continue
+        if one["stage"] not in _STAGES:
+            out.append(unknown(f"{url}: `{one['stage']}` is no stage of the way"))
+            continue
+        words, mend = _STAGES[one["stage"]]
+        by = f" by the proxy {one['by']}" if one.get("by") else ""
+        out.append(failed(f"{url}: {words}{by}: {one.get('error', '')}", found=f"ends at {one['stage']}", mend=mend))
+    return out or [passed(f"{len(view.need.urls)} answer")]
 
 
 @fleet_check("net.unique", "no two hosts use one address", source="the inventory",
