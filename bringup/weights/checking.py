@@ -34,8 +34,9 @@ def check_weights(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     for host, manifest in manifests.items():
         variables = fleet.variables(host)
         findings += judge_host(host, manifest, read_weights(variables), nothing_is_loaded=_lab(variables))
-    for path in dict.fromkeys(paths.values()):
-        findings += judge_equal({host: one for host, one in manifests.items() if paths[host] == path})
+    models = {host: _model(fleet.variables(host)) for host in manifests}
+    for model in dict.fromkeys(models.values()):
+        findings += judge_equal({host: one for host, one in manifests.items() if models[host] == model})
     fleet.emit(Findings("weights", tuple(findings)))
     for host in manifests:
         bad = [finding for finding in findings if finding.subject == host and finding.verdict is Verdict.FAIL]
@@ -93,6 +94,12 @@ def look(fleet: Fleet, paths: Mapping[str, str], *, full: bool = False
         else:
             manifests[host] = dict(result.data)
     return results, manifests
+
+
+def _model(variables: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a host serves: hosts of one model must hold the same files, wherever they lie."""
+    deployment = variables["deployment"]
+    return tuple(str(deployment.get(key)) for key in ("recipe", "variant", "weights"))
 
 
 def _lab(variables: Mapping[str, Any]) -> bool:

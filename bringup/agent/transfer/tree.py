@@ -21,7 +21,8 @@ ASIDE = ".bringup-aside"
 
 
 def listed(folder, follow=False, skip=()):
-    """The entries of a folder, sorted by path. With `follow`, links to files are taken as the files. Raises OSError."""
+    """The entries of a folder, sorted by path. With `follow`, links to files are taken as the files; one that leads
+    nowhere stays a link. Raises OSError."""
     out = []
     for here, folders, files in os.walk(folder):
         inside = os.path.relpath(here, folder)
@@ -41,7 +42,7 @@ def listed(folder, follow=False, skip=()):
 
 
 def _entry(path, name, follow):
-    found = os.stat(path) if follow else os.lstat(path)
+    found = os.stat(path) if follow and os.path.exists(path) else os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         return {"path": name, "kind": "link", "link": os.readlink(path)}
     if not stat.S_ISREG(found.st_mode):
