@@ -85,7 +85,7 @@ class Hub:
     def url(self) -> str:
         return f"http://{self.address}:{self.server.server_port}"
 
-    def handler(hub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+    def handler(hub) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *words: object) -> None:
                 return

@@ -17,7 +17,6 @@ from bringup.weights.judging import broken_files, judge_equal, judge_host, same_
 from bringup.weights.wanted import Weights
 
 
-
 def manifest(folder: Path, **given: Any) -> dict[str, Any]:
     args = {name: spec.get("default") for name, spec in model_weights.ARGUMENTS.items()}
     args.update(path=str(folder), **given)
