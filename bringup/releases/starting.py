@@ -13,7 +13,7 @@ from bringup.base.events import Note, Progress, Ready, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases import chosen as chosen_release
-from bringup.releases import diagnosis, storing
+from bringup.releases import diagnosis, storing, watching
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import number_text
 from bringup.releases.planned import key_of
@@ -374,6 +374,7 @@ def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     if not fleet.check:
         storing.mark(fleet, chosen.digest, chosen.hosts, "good")
         storing.approve(fleet, chosen.digest, chosen.hosts)
+        watching.set_watchers(fleet, chosen)
     fleet.emit(Ready(endpoints, str(heads[0]["served_name"]), chosen.label, chosen.previous_label, chosen.changes,
                      _next(fleet, chosen)))
     return results

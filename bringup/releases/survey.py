@@ -23,7 +23,8 @@ class Node:
     """One process on one host as its manager sees it; `state` is unreachable when the host did not answer.
 
     `ranks` are those meant for it, `ready` says that a run saw it become ready, `missing` names rank processes that
-    were there then and are gone.
+    were there then and are gone, `watch` is what its watcher wrote last (None without one);
+    `now` is the host's own clock then.
     """
 
     host: str
@@ -41,6 +42,8 @@ class Node:
     unit: str | None = None
     manager: str | None = None
     error: str = ""
+    watch: Mapping[str, Any] | None = None
+    now: float = 0.0
 
     @property
     def up(self) -> bool:
@@ -123,6 +126,7 @@ def node_of(host: str, name: str, result: Result | None) -> Node:
         tuple(f"{p['pid']} {p['command']}" for p in seen.get("missing") or ()),
         tuple(f"{p['pid']} {p['command']}" for p in seen.get("leftover") or ()), seen.get("exit") or {},
         str(seen.get("role") or ""), seen.get("unit"), seen.get("manager"),
+        watch=seen.get("watch"), now=float(result.data.get("time") or 0.0),
     )
 
 
@@ -131,6 +135,7 @@ def findings(survey: Survey) -> list[Finding]:
     out: list[Finding] = []
     labels = {e.digest: e.label for e in survey.history.entries}
     for view in survey.replicas.values():
+        out += of_watchers(view)
         out += _of_nodes(view)
         out += _of_replica(view, labels)
     for entry in survey.history.entries:
@@ -176,6 +181,37 @@ def _of_nodes(view: ReplicaView) -> list[Finding]:
         if node.leftover:
             out.append(Finding("process.leftover", node.host, Verdict.FAIL,
                                f"{view.name}: left behind: {'; '.join(node.leftover[:3])}", mend="invoke stop"))
+    return out
+
+
+WATCHER_SILENT = 45.0
+"""Seconds: a watcher writes down every ten at the latest, and may spend half a minute ending a process."""
+
+
+def of_watchers(view: ReplicaView) -> list[Finding]:
+    """What the watchers of a replica have to tell: restarts under way, given up, silent."""
+    out = []
+    for node in view.nodes.values():
+        if node.watch is None:
+            continue
+        said = dict(node.watch)
+        if not said or node.now - float(said.get("at") or 0) > WATCHER_SILENT:
+            out.append(Finding("watcher.silent", node.host, Verdict.WARN,
+                               f"{view.name}: its watcher tells nothing; nobody restarts this replica",
+                               mend=f"journalctl -u bringup-watch-{node.name}; invoke restart sets it up anew"))
+            continue
+        phase, cause = said.get("phase"), str(said.get("cause") or "")
+        count = f"{said.get('restarts')} of {said.get('restarts_allowed')} restarts this hour"
+        if phase == "given up":
+            out.append(Finding("watcher.gave-up", node.host, Verdict.FAIL,
+                               f"{view.name}: its watcher gave up after {count}: {cause}",
+                               mend="mend the cause, then invoke start"))
+        elif phase in ("down", "starting"):
+            doing = "restarts it" if phase == "starting" else "keeps it down"
+            waits = (f"it waits {said['waits']}",) if said.get("waits") else ()
+            out.append(Finding("watcher.acts", node.host, Verdict.WARN,
+                               f"{view.name}: its watcher {doing} ({count}): {cause}", waits,
+                               mend="invoke status again in a while; invoke logs"))
     return out
 
 

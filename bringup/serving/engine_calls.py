@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.results import Result, Status
-from bringup.run.actions import Call, Fleet
+from bringup.run.actions import Blob, Call, Fleet
 
 ACCOUNT = "bringup"
 """The engines' own account, when the host has it (role engine_account)."""
@@ -23,10 +23,10 @@ def privileged(variables: Mapping[str, Any]) -> bool:
     return str(value).strip().lower() not in ("false", "no", "off", "0", "n", "f")
 
 
-def call_of(fleet: Fleet, host: str, module: str, args: Mapping[str, Any], *, changes: bool, timeout: float = 120
-            ) -> Call:
+def call_of(fleet: Fleet, host: str, module: str, args: Mapping[str, Any], *, changes: bool, timeout: float = 120,
+            blobs: Sequence[Blob] = ()) -> Call:
     """A call of one of our modules on one host."""
-    return Call(module, dict(args), become=become_of(fleet, host), timeout=timeout, changes=changes)
+    return Call(module, dict(args), become=become_of(fleet, host), timeout=timeout, changes=changes, blobs=blobs)
 
 
 def call_all(fleet: Fleet, module: str, args: Mapping[str, Mapping[str, Any]], *, changes: bool,

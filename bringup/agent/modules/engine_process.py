@@ -8,7 +8,7 @@ import os
 import time
 
 from bringup.agent.modules import python_env_check
-from bringup.agent.processes import detached, launch, proc, systemd
+from bringup.agent.processes import detached, launch, proc, systemd, watchers
 from bringup.agent.processes.containers import Containers
 from bringup.agent.task import Failure
 
@@ -83,12 +83,19 @@ def _one(task, name):
                 "unit", "manager", "note", "stopped_at"):
         seen[key] = record.get(key)
     seen["name"] = name
-    seen["missing"] = _missing(record, seen)
+    seen["missing"] = missing(record, seen)
+    seen["watch"] = _watched(task, name)
     seen["uptime"] = round(time.time() - record["started"], 1) if seen["state"] == "running" else None
     return seen
 
 
-def _missing(record, seen):
+def _watched(task, name):
+    """What the watcher here wrote last, None without one."""
+    place = watchers.Place(task.root, name)
+    return (proc.read_json(place.state) or {}).get("report") or {} if watchers.is_there(place) else None
+
+
+def missing(record, seen):
     """Rank processes that were there when the replica became ready and are gone now."""
     if seen["state"] != "running":
         return []
@@ -177,6 +184,17 @@ def _told(processes):
 
 
 def _stop(task, place):
+    """End the process for good: its watcher goes first, which would start it again."""
+    watch = watchers.Place(task.root, place.name)
+    watched = watchers.is_there(watch)
+    if watched and not task.check:
+        watchers.remove(watch)
+    done = end(task, place)
+    return dict(done, changed=done["changed"] or watched)
+
+
+def end(task, place):
+    """End the process and everything of it. Raises Failure when something outlives KILL."""
     record = _record(task, place)
     if not record:
         return {"changed": False, "leftover": [], "taken": []}
@@ -217,13 +235,19 @@ def _note(task, place):
     record = _record(task, place)
     if not record:
         raise Failure("nothing of ours was started here under the name %s" % place.name)
-    seen = _manager(record, task.args["manager"]).status(place, record)
-    note = dict(task.args["note"])
+    record["note"] = dict(task.args["note"])
+    return {"changed": False, "workers": note_ranks(place, record, write=not task.check)}
+
+
+def note_ranks(place, record, write=True):
+    """Keep the rank processes that run now beside the record, so that one that goes later is missed."""
+    seen = _manager(record, "detached").status(place, record)
+    note = dict(record.get("note") or {})
     note["workers"] = [p for p in seen["pids"] if p["pid"] == seen["pid"] or _is_rank(p)]
     record["note"] = note
-    if not task.check:
+    if write:
         proc.write_json(place.record, record)
-    return {"changed": False, "workers": note["workers"]}
+    return note["workers"]
 
 
 def _is_rank(process):

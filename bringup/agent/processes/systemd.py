@@ -40,9 +40,9 @@ def unit_text(document, script, work, secrets, owner, grace, mark):
         "User=%s" % owner,
         "WorkingDirectory=%s" % _plain(work),
         "Environment=PATH=%s LANG=C.UTF-8" % launches.CLEAN_PATH,
-        "Environment=%s" % _quoted("%s=%s" % (proc.MARK, mark)),
+        "Environment=%s" % quoted("%s=%s" % (proc.MARK, mark)),
         "EnvironmentFile=-%s" % _plain(secrets),
-        "ExecStart=/bin/sh %s" % _quoted(script).replace("$", "$$"),
+        "ExecStart=/bin/sh %s" % quoted(script).replace("$", "$$"),
         "KillMode=control-group",
         "KillSignal=SIGTERM",
         "TimeoutStopSec=%d" % max(1, int(grace)),
@@ -65,12 +65,13 @@ def _plain(text):
     return text.replace("%", "%%")
 
 
-def _quoted(text):
+def quoted(text):
     """A word for a unit file."""
     return '"%s"' % _plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _systemctl(*words, **options):
+def systemctl(*words, **options):
+    """Run systemctl: its exit status, output and errors. Raises Failure when it does not answer."""
     timeout = options.get("timeout", 60)
     try:
         done = subprocess.Popen(("systemctl",) + words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -87,20 +88,30 @@ def _systemctl(*words, **options):
 
 def show(name):
     """The properties of a unit that we look at, as a dict of texts."""
-    _, out, _ = _systemctl("show", unit_name(name), "--property=" + ",".join(_SHOWN))
+    _, out, _ = systemctl("show", unit_name(name), "--property=" + ",".join(_SHOWN))
     return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
 
 def more(name, properties):
     """Further properties of a unit, as a dict of texts."""
-    _, out, _ = _systemctl("show", unit_name(name), "--property=" + ",".join(properties))
+    return more_of(unit_name(name), properties)
+
+
+def more_of(unit, properties):
+    """Properties of any unit, as a dict of texts."""
+    _, out, _ = systemctl("show", unit, "--property=" + ",".join(properties))
     return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
 
 def ours(name):
     """True when the unit's file is the one that we wrote."""
+    return is_ours(os.path.join(UNITS, unit_name(name)))
+
+
+def is_ours(path):
+    """True when a unit's file was written by us."""
     try:
-        with open(os.path.join(UNITS, unit_name(name))) as handle:
+        with open(path) as handle:
             return handle.readline().rstrip("\n") == HEADER
     except OSError:
         return False
@@ -157,10 +168,10 @@ def start(task, place, document, owner, secrets):
                      task.args["grace"], "|".join((task.root, place.name, nonce)))
     proc.write_file(path, text)
     proc.write_file(os.path.join(os.path.dirname(place.launch(document["release"])), unit_name(place.name)), text)
-    code, _, err = _systemctl("daemon-reload")
+    code, _, err = systemctl("daemon-reload")
     if code == 0:
-        _systemctl("reset-failed", unit_name(place.name))
-        code, _, err = _systemctl("start", unit_name(place.name))
+        systemctl("reset-failed", unit_name(place.name))
+        code, _, err = systemctl("start", unit_name(place.name))
     if code != 0:
         raise Failure("systemd did not start %s" % unit_name(place.name), rc=code, stderr=err.strip(),
                       next="journalctl -u %s" % unit_name(place.name))
@@ -182,7 +193,7 @@ def stop(place, record, grace):
     if not ours(place.name):
         raise Failure("the unit %s is not the one that bringup wrote; it is left alone" % unit_name(place.name))
     group = show(place.name).get("ControlGroup")
-    code, _, err = _systemctl("stop", unit_name(place.name), timeout=grace + 60)
+    code, _, err = systemctl("stop", unit_name(place.name), timeout=grace + 60)
     end = time.time() + 5
     left = proc.of_cgroup(group)
     while left and time.time() < end:
