@@ -4,6 +4,7 @@ Each question returns {"rc", "stdout"}: text in the shape of the tool that usual
 JSON where there is none. A hand-written recording may hold the tool's own text instead.
 """
 
+import errno
 import glob
 import hashlib
 import json
@@ -297,13 +298,17 @@ def _json(path):
 
 
 def _shared_memory(given):
-    """Segments in /dev/shm: name, size, account, age; and who has them mapped."""
+    """Segments in /dev/shm: name, size, account, age, and the pids of those that have them open or mapped.
+
+    `holders` is None where not every process could be looked at: nobody then knows that a segment is nobody's.
+    """
     out = []
     try:
         names = sorted(os.listdir("/dev/shm"))
     except OSError as error:
         return {"rc": 1, "stderr": error.strerror or str(error)}
     now = time.time()
+    holders = _holders_of_shared_memory() if names else {}
     for name in names[:500]:
         try:
             stat = os.lstat("/dev/shm/" + name)
@@ -313,8 +318,34 @@ def _shared_memory(given):
             user = pwd.getpwuid(stat.st_uid).pw_name
         except KeyError:
             user = str(stat.st_uid)
-        out.append({"name": name, "size": stat.st_size, "user": user, "age": int(now - stat.st_mtime)})
+        out.append({"name": name, "size": stat.st_size, "user": user, "age": int(now - stat.st_mtime),
+                    "holders": None if holders is None else holders.get(name, [])})
     return _tree(out)
+
+
+def _holders_of_shared_memory():
+    """Segment -> pids that have it open or mapped; None where a living process could not be looked at."""
+    found = {}
+    for pid in _pids():
+        folder = "/proc/%d" % pid
+        try:
+            with open(folder + "/maps", "rb") as handle:
+                paths = [line.split(None, 5)[5].strip() for line in handle if b" /dev/shm/" in line]
+            descriptors = os.listdir(folder + "/fd")
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return None
+            continue  # it ended meanwhile
+        for name in descriptors:
+            try:
+                paths.append(os.readlink(folder + "/fd/" + name).encode("utf-8", "surrogateescape"))
+            except OSError:
+                continue  # closed meanwhile
+        for path in set(paths):
+            if path.startswith(b"/dev/shm/"):
+                name = path[len(b"/dev/shm/"):].decode("utf-8", "replace").split(" (deleted)")[0].split("/")[0]
+                found.setdefault(name, []).append(pid)
+    return found
 
 
 def _account(given):

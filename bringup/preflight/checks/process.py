@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from bringup.base.text import duration, plural, size
@@ -15,6 +16,8 @@ from bringup.preflight.unread import Unread
 _DAEMONS = ("nvidia-persiste", "dcgm", "nv-hostengine", "nvidia-smi", "npu-smi", "nvitop", "fabricmanage")
 _SEGMENTS = ("nccl", "psm_", "vllm", "sgl", "torch_", "shm_", "hccl")
 """Parts of the names that engines give their segments in /dev/shm."""
+SETTLED = 60
+"""Seconds after which a segment that nobody holds is nobody's: its maker may still be on its way to map it."""
 RUNNING, LEFTOVER, STRANGE = "running", "leftover", "strange"
 
 
@@ -206,14 +209,17 @@ def shared_memory(view: View) -> list[Outcome]:
     held: list[tuple[str, int]] = []
     for segment in view.facts.shm:
         name = str(segment.get("name", ""))
-        digits = [int(part) for part in "".join(c if c.isdecimal() else " " for c in name).split() if len(part) > 2]
-        if not digits or not any(word in name for word in _SEGMENTS):
+        if not any(word in name for word in _SEGMENTS):
             continue
-        alive = [number for number in digits if number in table]
-        if not alive:
+        users = segment.get("holders")
+        # the name of a segment is mostly a random word: a number in it is a pid only where it stands alone
+        named = [int(part) for part in re.findall(r"(?<![0-9A-Za-z])[0-9]{3,7}(?![0-9A-Za-z])", name)]
+        alive = [int(pid) for pid in users] if users is not None else [pid for pid in named if pid in table]
+        ours = [pid for pid in alive if owners.of(pid) == LEFTOVER]
+        if ours:
+            held.append((name, ours[0]))
+        elif not alive and (users is not None or named) and int(segment.get("age") or 0) >= SETTLED:
             left.append((name, int(segment.get("size", 0)), str(segment.get("user", "?"))))
-        elif any(owners.of(number) == LEFTOVER for number in alive):
-            held.append((name, alive[0]))
     out = []
     if left:
         total = sum(bytes_ for _, bytes_, _ in left)

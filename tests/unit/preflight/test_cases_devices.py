@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from preflight_cases import GIB, said, shown, state
 from preflight_hosts import (
     PLANNED,
@@ -171,7 +173,7 @@ def test_c007_dead_server_holds_memory_port_and_shm() -> None:
         "proc.shm",
         json.dumps(
             [
-                {"name": "nccl_shm_66001", "size": 5 * 10**9, "user": "ops", "age": 9},
+                {"name": "nccl_shm_66001", "size": 5 * 10**9, "user": "ops", "age": 900},
                 {"name": "demo_shm_77637", "size": 1, "user": "ops", "age": 9},
             ]
         ),
@@ -227,3 +229,19 @@ def test_c025_out_of_memory_under_load_asks_for_a_smaller_fraction() -> None:
     assert cause.mend.startswith("lower --gpu-memory-utilization")
     room = first_cause({"tight-01": [(9.0, "ValueError: No available memory for the cache blocks.")]}, {})
     assert room is not None and room.mend.startswith("raise --gpu-memory-utilization")
+
+
+@pytest.mark.parametrize(("segment", "told"), [
+    ({"name": "psm_4a5511d0", "holders": [], "age": 600}, True),
+    ({"name": "psm_4a5511d0", "holders": [], "age": 5}, False),  # its maker may be about to map it
+    ({"name": "psm_4a5511d0", "holders": [1200], "age": 600}, False),
+    ({"name": "psm_4a5511d0", "holders": None, "age": 600}, False),  # nobody could look at all processes
+    ({"name": "psm_4a5511d0", "age": 600}, False),
+    ({"name": "torch_66001_7_0", "holders": None, "age": 600}, True),
+    ({"name": "pulse-shm-3921", "holders": [], "age": 600}, False),
+])
+def test_c007_only_what_nobody_holds_is_told_to_be_removed(segment: dict[str, Any], told: bool) -> None:
+    one = {"size": 1 << 30, "user": "ops", **segment}
+    found = by_check(findings_of(change(healthy("h200-01"), "proc.shm", json.dumps([one])), PLANNED), "process.shm")[0]
+    assert (found.verdict is Verdict.NOTE) is told
+    assert (found.mend == f"rm /dev/shm/{one['name']}") is told

@@ -254,3 +254,23 @@ def test_communication_libraries_of_environments(tmp_path: Path) -> None:
         if one["environment"]
     ]
     assert [(one["environment"], one["version"]) for one in found] == [("abc", "2.27.5")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees who holds a segment")
+def test_who_holds_a_segment_of_shared_memory() -> None:
+    from multiprocessing import shared_memory
+
+    def seen(name: str) -> dict[str, Any]:
+        answer = json.loads(questions.answer("shared_memory", {})["stdout"])
+        return next(one for one in answer if one["name"] == name)
+
+    made = shared_memory.SharedMemory(create=True, size=4096)
+    name = made.name.lstrip("/")
+    try:
+        assert seen(name)["holders"] == [os.getpid()]
+        made.close()
+        assert seen(name)["holders"] == []
+        with open(f"/dev/shm/{name}", "rb"):
+            assert seen(name)["holders"] == [os.getpid()]
+    finally:
+        made.unlink()
