@@ -171,7 +171,8 @@ class Node(object):
             if self.wait_until.get(entry["path"], 0) > now or not self.source.ready(entry["path"]):
                 continue
             with self.lock:
-                if entry["path"] in self.taken:
+                # another stream may have taken it, or brought it, since the list was made
+                if entry["path"] in self.taken or entry["path"] in self.store.whole:
                     continue
                 self.taken.add(entry["path"])
             return entry

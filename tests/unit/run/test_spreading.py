@@ -83,6 +83,14 @@ def test_every_host_has_the_tree_with_modes_links_and_empty_folders(rig: Rig) ->
     assert {again[host].status for host in HOSTS[1:]} == {Status.OK}
 
 
+def test_many_small_files_over_many_streams_come_once_each(rig: Rig) -> None:
+    rig.fill({f"{index}.bin": 100 + index for index in range(300)})
+    results = rig.spread(takers=("n2",), streams=16)
+    assert same(rig.folder("n1"), rig.folder("n2"))
+    assert results["n2"].data["received"] == sum(100 + index for index in range(300))
+    assert not (rig.folder("n2") / ".bringup-aside").exists()
+
+
 def test_the_tree_gives_each_host_its_parents_nearest_first() -> None:
     levels = tree_levels("s", ["a", "b", "c", "d", "e", "f", "g"], 2)
     assert levels == [[("a", ["s"]), ("b", ["s"])],
