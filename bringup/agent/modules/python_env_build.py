@@ -15,6 +15,7 @@ import time
 from bringup.agent.modules import python_env_check
 from bringup.agent.task import Failure
 
+_PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "UV_FIND_LINKS")
 LOCK = "bringup-lock.txt"
 _TRAMPOLINE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
 _INDEX = ("UV_", "PIP_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE")
@@ -220,8 +221,8 @@ def environment(task):
         if not name.upper().startswith(_INDEX):
             raise Failure("the variable %s has no place among the package settings" % name,
                           expected="an index, certificate or proxy variable of uv or pip")
-        if name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE") and not os.path.exists(value):
-            continue
+        if name in _PLACES and "://" not in str(value) and not os.path.exists(value):
+            continue  # a folder of the controller's
         env[name] = str(value)
     env.update(PYTHONNOUSERSITE="1", UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", HF_HUB_OFFLINE="1")
     cache = task.args.get("cache") or os.path.join(task.root, "cache", "uv")
