@@ -300,7 +300,7 @@ def _json(path):
 def _shared_memory(given):
     """Segments in /dev/shm: name, size, account, age, and the pids of those that have them open or mapped.
 
-    `holders` is None where not every process could be looked at: nobody then knows that a segment is nobody's.
+    `holders` is None where none was found and not every process could be looked at: it may still be somebody's.
     """
     out = []
     try:
@@ -308,7 +308,7 @@ def _shared_memory(given):
     except OSError as error:
         return {"rc": 1, "stderr": error.strerror or str(error)}
     now = time.time()
-    holders = _holders_of_shared_memory() if names else {}
+    holders, whole = _holders_of_shared_memory() if names else ({}, True)
     for name in names[:500]:
         try:
             stat = os.lstat("/dev/shm/" + name)
@@ -319,13 +319,13 @@ def _shared_memory(given):
         except KeyError:
             user = str(stat.st_uid)
         out.append({"name": name, "size": stat.st_size, "user": user, "age": int(now - stat.st_mtime),
-                    "holders": None if holders is None else holders.get(name, [])})
+                    "holders": holders.get(name, [] if whole else None)})
     return _tree(out)
 
 
 def _holders_of_shared_memory():
-    """Segment -> pids that have it open or mapped; None where a living process could not be looked at."""
-    found = {}
+    """Segment -> pids that have it open or mapped; and whether every process could be looked at."""
+    found, whole = {}, True
     for pid in _pids():
         folder = "/proc/%d" % pid
         try:
@@ -333,9 +333,8 @@ def _holders_of_shared_memory():
                 paths = [line.split(None, 5)[5].strip() for line in handle if b" /dev/shm/" in line]
             descriptors = os.listdir(folder + "/fd")
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM):
-                return None
-            continue  # it ended meanwhile
+            whole = whole and error.errno not in (errno.EACCES, errno.EPERM)  # others ended meanwhile
+            continue
         for name in descriptors:
             try:
                 paths.append(os.readlink(folder + "/fd/" + name).encode("utf-8", "surrogateescape"))
@@ -345,7 +344,7 @@ def _holders_of_shared_memory():
             if path.startswith(b"/dev/shm/"):
                 name = path[len(b"/dev/shm/"):].decode("utf-8", "replace").split(" (deleted)")[0].split("/")[0]
                 found.setdefault(name, []).append(pid)
-    return found
+    return found, whole
 
 
 def _account(given):

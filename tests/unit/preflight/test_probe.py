@@ -256,7 +256,6 @@ def test_communication_libraries_of_environments(tmp_path: Path) -> None:
     assert [(one["environment"], one["version"]) for one in found] == [("abc", "2.27.5")]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees who holds a segment")
 def test_who_holds_a_segment_of_shared_memory() -> None:
     from multiprocessing import shared_memory
 
@@ -269,7 +268,8 @@ def test_who_holds_a_segment_of_shared_memory() -> None:
     try:
         assert seen(name)["holders"] == [os.getpid()]
         made.close()
-        assert seen(name)["holders"] == []
+        # without a look at every process nobody can say that it is nobody's
+        assert seen(name)["holders"] in ([], None)
         with open(f"/dev/shm/{name}", "rb"):
             assert seen(name)["holders"] == [os.getpid()]
     finally:
