@@ -59,7 +59,7 @@ def run(task):
         "memory": memory(), "free": _free(task.root), "compilers": compilers(path), "programs": _programs(path),
         "cuda": toolkits, "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
         "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
-        "missing": missing(args, path), "serving": serving(), "package_manager": _manager(path),
+        "missing": missing(args, path), "serving": serving(task.root), "package_manager": _manager(path),
         "agent_python": own_python(),
     }
 
@@ -301,17 +301,20 @@ def missing(args, path):
     return out
 
 
-def serving():
-    """Pids of engine processes of ours that run here."""
+def serving(root):
+    """Pids of engine processes that were started under this bringup_root (watchers left out)."""
+    start = ("%s=%s|" % (proc.MARK, root)).encode("utf-8")
     out = []
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/environ" % name, "rb") as handle:
-                    if (proc.MARK + "=").encode() in handle.read(1 << 20):
-                        out.append(int(name))
-            except OSError:
-                continue
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as handle:
+                words = handle.read(1 << 20).split(b"\0")
+        except OSError:
+            continue
+        if any(word.startswith(start) and not word[len(start):].startswith(b"watch-") for word in words):
+            out.append(int(name))
     return out
 
 

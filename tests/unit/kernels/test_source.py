@@ -43,9 +43,9 @@ def project(base: Path, main: str, sub: str, *, keep: str = "include", patches: 
 purpose: test
 source:
   git: https://example.test/main.git
-  revision: {main}
+  revision: "{main}"
   submodules:
-    third/sub: {{git: "https://example.test/sub.git", revision: {sub}, keep: [{keep}]}}
+    third/sub: {{git: "https://example.test/sub.git", revision: "{sub}", keep: [{keep}]}}
 {patches}
 commands: [{{build: "true"}}]
 proof: {{script: proof.py}}

@@ -1,0 +1,434 @@
+"""Kernels built for real with this machine's compiler, on hosts that are folders; transfers over loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folder_fleet import FolderFleet
+
+from bringup.agent.modules import kernel_share
+from bringup.agent.task import Failure
+from bringup.base.errors import FindingError
+from bringup.base.events import Findings, Progress, StageSummary
+from bringup.base.results import Result, Status
+from bringup.environments.kernels.build import build_kernels
+from bringup.environments.kernels.verify import verify_kernels
+from bringup.run.actions import Call
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="no /usr/bin/g++")
+
+LIBRARY = """\
+#include <string>
+extern "C" int answer(int x) { std::string s = std::to_string(x); return static_cast<int>(s.size()) + SHIFT; }
+"""
+PROOF = """\
+import ctypes, json, os, sys
+found = ctypes.CDLL(os.path.join(os.environ["OUT"], "lib", "lib.so")).answer(4711)
+if found != 4:
+    print(json.dumps({"message": "answer(4711) differs from the reference: %d" % found}))
+    sys.exit(1)
+print(json.dumps({"proof": "answer(4711) is 4"}))
+"""
+RECIPE = """\
+purpose: test
+uses: [compiler]
+source: {folder: source}
+memory_per_job: 100 MiB
+environment: {SHIFT: "%(shift)s"}
+commands:
+%(before)s
+  - compile: |
+      mkdir -p "$OUT/lib"
+      "$CXX" %(flags)s -DSHIFT=$SHIFT -shared -fPIC -o "$OUT/lib/lib.so" lib.cpp
+yields: [lib/lib.so]
+links: {lib/lib.so: libstdc++.so.6}
+proof: {script: proof.py, seconds: 60}
+%(more)s
+"""
+
+
+class Fleet(FolderFleet):
+    """A folder fleet whose hosts may differ and whose person may be away."""
+
+    own: Mapping[str, Mapping[str, Any]] = {}
+    answer: bool | None = True
+
+    def variables(self, host: str) -> Mapping[str, Any]:
+        return {**super().variables(host), "cluster_address": "127.0.0.1", **self.own.get(host, {})}
+
+    def ask(self, question: str) -> bool | None:
+        return self.answer
+
+
+class Site:
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def recipe(self, name: str = "one", *, shift: int = 0, flags: str = "", before: str = "", more: str = "",
+               proof: str = PROOF, library: str = LIBRARY) -> None:
+        folder = self.base / "project" / "kernels" / name
+        (folder / "source").mkdir(parents=True, exist_ok=True)
+        (folder / "source" / "lib.cpp").write_text(library)
+        (folder / "proof.py").write_text(proof)
+        (folder / "kernel.yml").write_text(RECIPE % {"shift": shift, "flags": flags, "before": before, "more": more})
+
+    def fleet(self, *hosts: str, check: bool = False, **variables: Any) -> Fleet:
+        return Fleet(self.base / "hosts", self.base / "project", hosts or ("a",), variables, check)
+
+    def root(self, host: str = "a") -> Path:
+        return self.base / "hosts" / host
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def build(fleet: Fleet, *names: str) -> Mapping[str, Result]:
+    return build_kernels(fleet, {"names": names or ("one",), "needed": True})
+
+
+def row(results: Mapping[str, Result], host: str = "a", name: str = "one") -> dict[str, Any]:
+    assert results[host].status in (Status.OK, Status.CHANGED), results[host]
+    told: dict[str, Any] = results[host].data["kernels"][name]
+    return told
+
+
+def summary(fleet: Fleet) -> str:
+    return [event.text for event in fleet.events if isinstance(event, StageSummary)][-1]
+
+
+def test_built_once_spread_to_the_likes_then_nothing_to_do(site: Site) -> None:
+    site.recipe()
+    fleet = site.fleet("a", "b", "c")
+    first = build(fleet)
+    hows = sorted(row(first, host)["how"] for host in "abc")
+    builder = next(host for host in "abc" if row(first, host)["how"] == "built")
+    assert hows == ["built", *[f"received from {builder}"] * 2]
+    contents = {(Path(row(first, host)["path"]) / "lib" / "lib.so").read_bytes() for host in "abc"}
+    assert len(contents) == 1
+    assert all(row(first, host)["proof"]["proof"] == "answer(4711) is 4" for host in "abc")
+    assert "spread to" in summary(fleet) and "proven: answer(4711) is 4" in summary(fleet)
+    again = build(fleet)
+    assert {result.status for result in again.values()} == {Status.OK}
+    assert "there already on a,b,c" in summary(fleet)
+    for host in "abc":
+        left = [path.name for path in (site.root(host) / "builds").iterdir()]
+        assert left == [row(again, host)["digest"][:20]], left
+
+
+def test_check_changes_nothing(site: Site) -> None:
+    site.recipe()
+    fleet = site.fleet("a", "b", check=True)
+    results = build(fleet)
+    assert {result.status for result in results.values()} == {Status.CHANGED}
+    assert "would be built for a,b (1 kind of host)" in summary(fleet)
+    assert not (site.root() / "builds").exists()
+
+
+def test_hosts_that_differ_build_their_own(site: Site) -> None:
+    site.recipe(more="cpu:\n  first: {flags: [], environment: {}}\n  second: {flags: [], environment: {}}\n")
+    fleet = site.fleet("a", "b")
+    fleet.own = {"b": {"deployment": {"kernels": [{"name": "one", "cpu": "second"}]}}}
+    results = build(fleet)
+    assert row(results, "a")["how"] == row(results, "b")["how"] == "built"
+    assert row(results, "a")["digest"] != row(results, "b")["digest"]
+
+
+def test_through_the_controller_where_hosts_do_not_reach_each_other(site: Site) -> None:
+    site.recipe()
+    fleet = site.fleet("a", "b")
+    fleet.own = {host: {"cluster_address": "198.18.255.254"} for host in "ab"}  # no address of this machine
+    results = build(fleet)
+    assert sorted(row(results, host)["how"].split(" from ")[-1] for host in "ab")[0].endswith("through here")
+    assert not list((site.base / "project" / ".bringup" / "cache" / "kernels").glob(".*"))
+
+
+def test_a_wrong_result_is_no_build(site: Site) -> None:
+    site.recipe()
+    good = row(build(site.fleet()))
+    site.recipe(shift=1)
+    result = build(site.fleet())["a"]
+    assert result.status is Status.FAILED
+    assert "answer(4711) differs from the reference: 5" in result.message
+    assert [path.name for path in (site.root() / "builds").iterdir() if not path.name.startswith(".")] == [
+        good["digest"][:20]]
+
+
+CRASH = "import ctypes\nctypes.CDLL(None).strlen(0)\n"
+ILLEGAL = """\
+import ctypes, os
+ctypes.CDLL(os.path.join(os.environ["OUT"], "lib", "lib.so")).trap()
+"""
+
+
+def test_an_import_is_no_proof_a_crash_is_told(site: Site) -> None:
+    site.recipe(proof=CRASH)
+    result = build(site.fleet())["a"]
+    assert "loads and crashes at its first computation" in result.message and "libstdc++" in (result.next or "")
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="ud2 is of x86")
+def test_an_instruction_that_the_cpu_lacks_is_a_finding(site: Site) -> None:
+    site.recipe(library=LIBRARY + 'extern "C" void trap() { __builtin_trap(); }\n', proof=ILLEGAL)
+    result = build(site.fleet())["a"]
+    assert "an instruction that this CPU does not have" in result.message
+    assert result.data["exit_status"] == 4
+
+
+def test_a_proof_that_says_nothing_or_hangs_is_no_proof(site: Site) -> None:
+    site.recipe(proof="print('imported')\n")
+    assert "one failed in `proof`" in build(site.fleet())["a"].message
+    site.recipe(proof="import time\ntime.sleep(600)\n", more="note: x")
+    folder = site.base / "project" / "kernels" / "one" / "kernel.yml"
+    folder.write_text(folder.read_text().replace("seconds: 60", "seconds: 1"))
+    started = time.monotonic()
+    assert build(site.fleet())["a"].status is Status.FAILED
+    assert time.monotonic() - started < 120
+
+
+def test_a_libstdcxx_of_its_own_is_found_out_before_the_proof(site: Site) -> None:
+    site.recipe(flags="-static-libstdc++ -static-libgcc")
+    result = build(site.fleet())["a"]
+    assert result.data["cause"] == "libstdcxx-static" and "lib/lib.so" in result.message
+
+
+def test_the_systems_compiler_is_taken_although_a_wrapper_is_first(site: Site, monkeypatch: pytest.MonkeyPatch
+                                                                   ) -> None:
+    wrap = site.base / "wrap"
+    wrap.mkdir()
+    for name in ("g++", "gcc"):
+        (wrap / name).write_text(f'#!/bin/sh\nexec /usr/bin/{name} -static-libstdc++ -static-libgcc "$@"\n')
+        (wrap / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrap}:{os.environ['PATH']}")
+    site.recipe(before="  - which: test \"$(realpath $(which g++))\" = \"$(realpath /usr/bin/g++)\"")
+    fleet = site.fleet()
+    assert row(build(fleet))["facts"]["compiler"][0] == os.path.realpath("/usr/bin/g++")
+    notes = [event.text for event in fleet.events if type(event).__name__ == "Note"]
+    assert any(f"not taken: {wrap}/g++" in text and "libstdc++ of its own" in text for text in notes)
+
+
+def test_a_build_that_makes_nothing_and_a_compiler_error_are_told(site: Site) -> None:
+    site.recipe(more="")
+    file = site.base / "project" / "kernels" / "one" / "kernel.yml"
+    file.write_text(file.read_text().replace("yields: [lib/lib.so]", "yields: [lib/other.so]"))
+    assert "did not make lib/other.so" in build(site.fleet())["a"].message
+    site.recipe(library="#include <cutlass/none.h>\n")
+    result = build(site.fleet())["a"]
+    assert "the headers of the submodule cutlass are missing" in result.message and "cutlass/none.h" in (
+        result.found or "")
+
+
+def test_exhausted_memory_is_tried_once_more_with_fewer(site: Site) -> None:
+    starved = """\
+  - starved: |
+      if [ "$JOBS" -gt 1 ]; then
+        ulimit -v 60000
+        /usr/bin/g++ -O3 -x c++ -c -o /dev/null lib.cpp
+      fi"""
+    site.recipe(before=starved)
+    asks = [{"name": "one", "jobs": 4}]
+    fleet = site.fleet(deployment={"kernels": asks})
+    result = build(fleet)["a"]
+    if result.status is Status.FAILED:  # 4 -> 2 is still more than one: the second try starves too
+        assert result.data["cause"] == "memory" and "memory was exhausted" in result.message, result
+    fleet = site.fleet(deployment={"kernels": [{"name": "one", "jobs": 2}]})
+    told = row(build(fleet))
+    assert told["jobs"] == 1
+    output = next((site.root() / "jobs").glob("kernel-*/output")).read_text()
+    assert "memory was exhausted; once more with 1 at a time" in output
+
+
+def test_a_build_that_lost_its_controller_is_followed_to_its_end(site: Site) -> None:
+    site.recipe(before="  - wait: while [ ! -e \"$WORK/../go\" ]; do sleep 0.1; done")
+    fleet = site.fleet()
+
+    class Gone(Exception):
+        pass
+
+    def leave(event: Any) -> None:
+        if isinstance(event, Progress) and "building, job" in event.text:
+            raise Gone
+
+    fleet.emit = leave  # type: ignore[method-assign]
+    with pytest.raises(Gone):
+        build(fleet)
+    staged = next((site.root() / "builds").glob(".*.new"))
+    again = site.fleet()
+    threading.Timer(1.0, lambda: (staged / "go").touch()).start()
+    told = row(build(again))
+    assert told["how"] == "built"
+    texts = [event.text for event in again.events if isinstance(event, Progress)]
+    assert any("was being built already" in text for text in texts), texts
+
+
+def test_a_killed_build_leaves_nothing_that_is_trusted(site: Site) -> None:
+    site.recipe(before="  - wait: if [ ! -e /tmp/never ] && [ -n \"$HOLD\" ]; then sleep 600; fi")
+    fleet = site.fleet(bringup_kernel_environment={"HOLD": "1"})
+
+    class Gone(Exception):
+        pass
+
+    def leave(event: Any) -> None:
+        if isinstance(event, Progress) and "building, job" in event.text:
+            raise Gone
+
+    fleet.emit = leave  # type: ignore[method-assign]
+    with pytest.raises(Gone):
+        build(fleet)
+    job = json.loads(next((site.root() / "jobs").glob("kernel-*/job.json")).read_text())
+    os.killpg(job["pid"], 9)
+    assert row(build(site.fleet()))["how"] == "built"
+
+
+def test_damage_is_found_and_mended(site: Site) -> None:
+    site.recipe()
+    fleet = site.fleet()
+    library = Path(row(build(fleet))["path"]) / "lib" / "lib.so"
+    assert verify_kernels(fleet, {"names": ["one"]}) == {}
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.write_bytes(data)  # the same size: only the hash tells
+    found = verify_kernels(fleet, {"names": ["one"]})["a"]
+    assert found.data["exit_status"] == 4
+    told = [event for event in fleet.events if isinstance(event, Findings)][-1].findings[0]
+    assert "1 files are not as they were built: lib/lib.so" in told.summary and told.mend == "invoke kernel.build"
+    library.write_bytes(b"")
+    assert row(build(site.fleet()))["how"] == "built"
+    assert verify_kernels(fleet, {"names": ["one"]}) == {}
+    shutil.move(site.root(), site.root("z"))
+    assert row(build(site.fleet("z")), "z")["how"] == "built"
+
+
+@pytest.fixture
+def serving(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that carries the mark of an engine of host a."""
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, "BRINGUP_PROCESS": f"{site.root()}|r1|1"})
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_host_that_serves_is_spared_and_asked_for(site: Site, serving: subprocess.Popen[bytes]) -> None:
+    site.recipe()
+    assert row(build(site.fleet("a", "b")), "b")["how"] == "built"  # a receives, b builds
+    site.recipe(shift=0, before="  - other: true")
+    alone = site.fleet("a")
+    alone.answer = None
+    with pytest.raises(FindingError, match="a serves"):
+        build(alone)
+    alone.answer = True
+    assert row(build(alone))["how"] == "built"
+
+
+# transfers
+
+
+def offered(tmp_path: Path, keys: list[bytes], content: bytes) -> tuple[int, str]:
+    packed = tmp_path / "packed"
+    packed.write_bytes(content)
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=kernel_share.serve, args=(server, str(packed), len(content), list(keys), 60.0),
+                     daemon=True).start()
+    return server.getsockname()[1], hashlib.sha256(content).hexdigest()
+
+
+def test_a_key_opens_one_transfer_and_no_second(tmp_path: Path) -> None:
+    key, other = os.urandom(32), os.urandom(32)
+    content = os.urandom(3 << 20)
+    port, digest = offered(tmp_path, [key, other], content)
+    target = tmp_path / "came"
+    kernel_share.receive("127.0.0.1", port, key, str(target), len(content), digest)
+    assert target.read_bytes() == content
+    with pytest.raises(Failure):
+        kernel_share.receive("127.0.0.1", port, key, str(target), len(content), digest)
+    with pytest.raises(Failure):
+        kernel_share.receive("127.0.0.1", port, os.urandom(32), str(target), len(content), digest)
+    kernel_share.receive("127.0.0.1", port, other, str(target), len(content), digest)
+
+
+def test_what_came_is_compared_with_what_was_told(tmp_path: Path) -> None:
+    key = os.urandom(32)
+    port, _ = offered(tmp_path, [key], b"x" * 100)
+    with pytest.raises(Failure, match="not what was offered"):
+        kernel_share.receive("127.0.0.1", port, key, str(tmp_path / "came"), 100, "0" * 64)
+
+
+def test_a_stranger_that_listens_there_is_found_out(tmp_path: Path) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        sock, _ = server.accept()
+        sock.sendall(kernel_share.MAGIC + os.urandom(32))
+        sock.recv(64)
+        sock.sendall(os.urandom(32) + b"%020d" % 5 + b"wrong")
+        sock.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(Failure, match="does not have the key"):
+        kernel_share.receive("127.0.0.1", server.getsockname()[1], os.urandom(32), str(tmp_path / "came"), 5, "0" * 64)
+
+
+def test_an_offer_ends_with_its_call_and_holds_nothing(site: Site) -> None:
+    site.recipe()
+    fleet = site.fleet("a")
+    digest = row(build(fleet))["digest"]
+    data = fleet.call({"a": Call("kernel_share", {
+        "action": "offer", "build": {"digest": digest}, "address": "127.0.0.1", "keys": ["00" * 32],
+        "seconds": 300})})["a"].data
+    held = [os.readlink(path) for path in Path(f"/proc/{data['pid']}/fd").iterdir()]
+    assert sorted(path.partition(":")[0] for path in held) == ["/dev/null"] * 4 + ["socket"] or (
+        [path for path in held if not path.startswith(("/dev/null", "socket:"))] == [])
+    ended = fleet.call({"a": Call("kernel_share", {"action": "end", "pid": data["pid"],
+                                                   "started": data["started"]})})["a"]
+    assert ended.data["ended"]
+    until = time.monotonic() + 30
+    while time.monotonic() < until and Path(f"/proc/{data['pid']}/fd").exists():
+        time.sleep(0.05)
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", data["port"]), 2).close()
+
+
+def test_through_the_verbs(tmp_path: Path) -> None:
+    """kernel.build and kernel.verify with the local connection: built, nothing to do, damaged, found (4), mended."""
+    project = tmp_path / "site"
+    project.mkdir()
+    for name in ("tasks.py", "playbooks", "roles", "kernels", "envs"):
+        (project / name).symlink_to(ROOT / name)
+    (project / "inventory").mkdir()
+    (project / "inventory" / "here.yml").write_text(json.dumps({"all": {"hosts": {"here": {
+        "ansible_connection": "local", "bringup_root": str(tmp_path / "root"), "bringup_privileged": False}}}}))
+    env = {**os.environ, "BRINGUP_PROJECT": str(project), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+    def invoke(*words: str) -> subprocess.CompletedProcess[str]:
+        program = "import sys; from bringup.cli.program import main; sys.exit(main())"
+        return subprocess.run([sys.executable, "-c", program, *words], env=env, cwd=project, capture_output=True,
+                              text=True, timeout=300)
+
+    done = invoke("kernel.build", "-i", "here", "--kernel", "smoke")
+    assert done.returncode == 0 and "built on here" in done.stdout, done.stdout + done.stderr
+    again = invoke("kernel.build", "-i", "here", "--kernel", "smoke")
+    assert again.returncode == 0 and "there already on here" in again.stdout
+    assert invoke("kernel.verify", "-i", "here", "--kernel", "smoke").returncode == 0
+    next((tmp_path / "root" / "builds").glob("*/lib/libsmoke.so")).write_bytes(b"")
+    found = invoke("kernel.verify", "-i", "here", "--kernel", "smoke")
+    assert found.returncode == 4 and "is not as it was built" in found.stdout, found.stdout
+    wrong = invoke("kernel.build", "-i", "here", "--kernel", "smok")
+    assert wrong.returncode == 2 and "nearest: smoke" in wrong.stderr
+    nothing = invoke("kernel.build", "-i", "here")
+    assert nothing.returncode == 2 and "no kernel is named" in nothing.stdout
+    listed = json.loads(invoke("kernel.list", "--format", "json").stdout)
+    assert {item["name"] for item in listed} >= {"smoke", "deep_gemm"}
