@@ -7,6 +7,7 @@ from dataclasses import replace
 from preflight_cases import shown, state
 from preflight_hosts import (
     by_check,
+    change,
     findings_of,
 )
 from preflight_makers import ASCEND, ascend_host, without_process
@@ -60,7 +61,7 @@ def test_c069_hccn_conf_against_the_chips() -> None:
         if conf:
             conf += "".join(f"address_{n}={ip}\n" for n, ip in rest.items())
         answers[host] = without_process(ascend_host(host, ips={**chips, **rest}, conf=conf))
-    found = findings_of(answers, dict.fromkeys(hosts, ASCEND))
+    found = findings_of(answers, dict.fromkeys(hosts, replace(ASCEND, nodes=tuple(hosts))))
     first = [f.summary for f in by_check(found, "hccn.address") if f.subject == "a2-01"]
     assert first == ["chip 2: /etc/hccn.conf:5 says 29.0.0.99, the chip says 29.0.0.12"]
     second = " / ".join(f.summary for f in by_check(found, "hccn.address") if f.subject == "a2-02")
@@ -75,3 +76,14 @@ def test_c067_after_a_failure_the_node_that_failed_first_is_the_cause() -> None:
     cause = first_cause(logs, {})
     assert cause is not None and cause.host == case["first_error"]["host"]
     assert cause.evidence == case["first_error"]["text"]
+
+
+def test_a_plan_within_one_host_is_not_stopped_by_the_network_between_hosts() -> None:
+    """Eight chips of one host meet over HCCS: their unconfigured network ports harm nothing."""
+    bare = without_process(ascend_host("a2-01", ips=dict.fromkeys(range(8), "none"), conf=""))
+    bare = change(bare, "hccn.link", "".join(f"== {n}\nlink status: DOWN\n" for n in range(8)))
+    alone = findings_of(bare, replace(ASCEND, nodes=("a2-01",)))
+    assert not [one for one in alone if one.blocks], [one for one in alone if one.blocks]
+    assert {one.verdict for one in by_check(alone, "hccn.link")} == {Verdict.WARN}
+    two = findings_of(bare, replace(ASCEND, nodes=("a2-01", "a2-02")))
+    assert {one.check for one in two if one.blocks} >= {"hccn.link", "hccn.address"}
