@@ -128,6 +128,30 @@ class _Counted(io.RawIOBase):
                             next="run again when nothing writes there")
 
 
+class _Frame:
+    """The content of one zstd frame. Raises ZstdError where it ends too early, or something stands behind it."""
+
+    def __init__(self, raw: IO[bytes] | JoinedReader) -> None:
+        self._raw = raw
+        self._packed = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+        self._ready = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        while not self._ready:
+            data = self._raw.read(1 << 16)
+            if not data:
+                if not self._packed.eof:
+                    raise zstandard.ZstdError("the file ends too early")
+                return b""
+            if self._packed.eof:
+                raise zstandard.ZstdError("something stands behind its end")
+            self._ready = memoryview(self._packed.decompress(data))
+            if self._packed.unused_data:
+                raise zstandard.ZstdError("something stands behind its end")
+        out, self._ready = self._ready[:size], self._ready[size:]  # views: a long run of zeros is not copied about
+        return bytes(out)
+
+
 class BundleReader:
     """A bundle, whole or in parts, read once from front to end. A context manager.
 
@@ -142,12 +166,10 @@ class BundleReader:
 
     def __enter__(self) -> BundleReader:
         self._raw = JoinedReader(self.parts) if self.parts else self.given.open("rb")
-        buffered = io.BufferedReader(cast(Any, self._raw), _CHUNK) if self.parts else self._raw
-        self._stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            cast(IO[bytes], buffered), closefd=False)
+        self._stream = _Frame(self._raw)
         try:
             with self._explained("its first bytes"):
-                self._archive = tarfile.open(fileobj=cast(Any, self._stream), mode="r|")
+                self._archive = tarfile.open(fileobj=cast(Any, self._stream), mode="r|", bufsize=_CHUNK)
                 first = self._archive.next()
                 if first is None or first.name != NAME or first.size > _LARGEST_MANIFEST:
                     raise _no_bundle(self.given)
@@ -180,10 +202,8 @@ class BundleReader:
             extra = self._archive.next()
             if extra is not None:
                 raise self._damaged(extra.name, "a file that the manifest does not name")
-            while self._stream.read(_CHUNK):  # up to the frame's checksum
+            while self._stream.read(_CHUNK):  # up to the frame's checksum and the last part's digest
                 pass
-            if isinstance(self._raw, JoinedReader):
-                self._raw.drain()
 
     def _pieces(self, entry: Entry, member: tarfile.TarInfo) -> Iterator[bytes]:
         digest = hashlib.sha256()

@@ -46,9 +46,11 @@ def tar_folder(folder: Path, target: Path, *, only: Iterable[str] | None = None,
     staged.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(staged, "w", format=tarfile.PAX_FORMAT) as archive:
-            for top in sorted(only) if only is not None else [""]:
-                for name, path in _walk(folder / top, top, left):
-                    _add(archive, name, path, folder.name)
+            # the project's own folders may be links to where it is developed: those are followed
+            tops = frozenset({""} if only is None else only)
+            for top in sorted(tops):
+                for name, path in _walk(folder / top, top, left, tops):
+                    _add(archive, name, path, folder.name, link=path.is_symlink() and name not in tops)
         os.replace(staged, target)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -59,21 +61,21 @@ def tar_folder(folder: Path, target: Path, *, only: Iterable[str] | None = None,
             staged.unlink(missing_ok=True)
 
 
-def _walk(path: Path, name: str, left: frozenset[str]) -> Iterator[tuple[str, Path]]:
+def _walk(path: Path, name: str, left: frozenset[str], tops: frozenset[str]) -> Iterator[tuple[str, Path]]:
     if path.name in left or path.suffix == ".pyc":
         return
-    if path.is_symlink() and "/" in name:  # the project's own folders may be links to where it is developed
+    if path.is_symlink() and name not in tops:
         yield name, path
     elif path.is_dir():
         for inner in sorted(path.iterdir()):
-            yield from _walk(inner, f"{name}/{inner.name}" if name else inner.name, left)
+            yield from _walk(inner, f"{name}/{inner.name}" if name else inner.name, left, tops)
     elif path.exists() or path.is_symlink():
         yield name, path
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path, shown: str) -> None:
+def _add(archive: tarfile.TarFile, name: str, path: Path, shown: str, *, link: bool) -> None:
     member = tarfile.TarInfo(name)
-    if path.is_symlink() and "/" in name:
+    if link:
         member.type, member.linkname, member.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
         archive.addfile(member)
         return

@@ -192,12 +192,6 @@ class JoinedReader(io.RawIOBase):
         if part.sha256 is not None and self._hash.hexdigest() != part.sha256:
             raise damaged_part(part, self._hash.hexdigest())
 
-    def drain(self) -> None:
-        """Read what is left, so that every part is checked."""
-        buffer = bytearray(_CHUNK)
-        while self.readinto(buffer):
-            pass
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

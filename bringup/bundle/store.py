@@ -59,15 +59,15 @@ def open_bundles(given: Sequence[Path], store: Store, told: Told | None = None) 
     with (store.root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         manifests = [_unpack(path, store, told) for path in given]
-        manifest = _newest(manifests)
+        manifest = newest(manifests)
         missing = store.missing(manifest)
         if missing:
             raise _without_base(manifest, missing, given[manifests.index(manifest)])
         return _described(manifest, store)
 
 
-def _newest(manifests: Sequence[Manifest]) -> Manifest:
-    """The bundle that no other one of those given builds on."""
+def newest(manifests: Sequence[Manifest]) -> Manifest:
+    """The bundle that no other one of those given builds on. Raises InputError where that is not one."""
     bases = {one.base.digest for one in manifests if one.base is not None}
     tops = {one.digest: one for one in manifests if one.digest not in bases}
     if len(tops) != 1:

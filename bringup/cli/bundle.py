@@ -245,7 +245,7 @@ def use_bundle(options: Options, reading: Reading) -> None:
     when the disk here is full.
     """
     from bringup.bundle.archive import read_manifest
-    from bringup.bundle.store import Store, open_bundles, refuse_changed_locks
+    from bringup.bundle.store import Store, newest, open_bundles, refuse_changed_locks
     from bringup.environments.build import wanted_names
 
     if not options.bundle:
@@ -254,7 +254,7 @@ def use_bundle(options: Options, reading: Reading) -> None:
     hosts = list(reading.limit) if reading.limit is not None else list(reading.inventory.hosts)
     variables = _variables(reading.inventory, reading.project)
     wanted = list(dict.fromkeys(name for host in hosts for name in wanted_names(variables(host))))
-    refuse_changed_locks(read_manifest(given[-1]), reading.project.root, wanted)
+    refuse_changed_locks(newest([read_manifest(path) for path in given]), reading.project.root, wanted)
     tell = _Lines(as_json=True)
 
     def told(entry: Entry, done: int) -> None:
@@ -262,7 +262,6 @@ def use_bundle(options: Options, reading: Reading) -> None:
 
     opened = open_bundles(given, Store(reading.project.state / "cache" / "bundles"), told)
     tell.end()
-    refuse_changed_locks(opened.manifest, reading.project.root, wanted)
     reading.extra_vars["bringup_bundle"] = str(opened.supplies)
     reading.extra_vars["bringup_bundle_sources"] = str(opened.sources)
 
