@@ -305,7 +305,7 @@ _STAGES = {
 """Where a way may end, in the order of the way: what that means and what mends it."""
 
 
-@check("net.fetch", "what the host downloads from answers", reads=("net.fetch",), source="bringup_urls",
+@check("net.fetch", "every address that the host downloads from answers", reads=("net.fetch",), source="bringup_urls",
        remedy="or take an offline bundle: invoke bundle")
 def fetch(view: View) -> list[Outcome]:
     if not view.need.urls:
@@ -323,7 +323,8 @@ def fetch(view: View) -> list[Outcome]:
             continue
         words, mend = _STAGES[one["stage"]]
         by = f" by the proxy {one['by']}" if one.get("by") else ""
-        out.append(failed(f"{url}: {words}{by}: {one.get('error', '')}", found=f"ends at {one['stage']}", mend=mend))
+        out.append(failed(f"{url}: {words}{by}: {one.get('error', '')}", found=f"ends at {one['stage']}",
+                          required="an answer", mend=mend))
     return out or [passed(f"{len(view.need.urls)} answer")]
 
 
