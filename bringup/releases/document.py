@@ -104,7 +104,8 @@ def differences(old: Release, new: Release) -> list[str]:
             out.append(f"{name.replace('_', ' ')} {a[name] or 'none'} -> {b[name] or 'none'}")
     if a["world_size"] != b["world_size"]:
         out.append(f"ranks {a['world_size']} -> {b['world_size']}")
-    out += _tree("container", a.get("container") or {}, b.get("container") or {})
+    if a.get("container") and b.get("container"):
+        out += _tree("container", a["container"], b["container"])
     out += _processes(a["replicas"], b["replicas"])
     return out
 
@@ -112,7 +113,9 @@ def differences(old: Release, new: Release) -> list[str]:
 def _environment(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     if a == b:
         return []
-    return [f"environment {a.get('name')} {short(a.get('digest'))} -> {b.get('name')} {short(b.get('digest'))}"]
+    before, after = (f"{str(side.get('name')).split('@', 1)[0]} {_shown(str(side.get('digest')).split(':')[-1])}"
+                     for side in (a, b))
+    return [f"environment {before} -> {after}"]
 
 
 def short(digest: object) -> str:

@@ -20,6 +20,7 @@ from bringup.releases.document import Release, differences, short
 from bringup.releases.history import HostStore, merge
 from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
+from bringup.releases.vendor_env import with_vendor_environment
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.engines.facts import engine_named
@@ -39,6 +40,7 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     else:
         places = places_of(fleet, planned.plan.environment, planned.hosts)
         check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
+    planned = with_vendor_environment(fleet, planned, places)
     shapes, values = _shapes(fleet, planned, places)
     release = _release(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)
@@ -85,7 +87,7 @@ def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
         values.update(own)
     for host, place in places.items():
         if place.image:
-            values[host]["image"] = place.image
+            values[host].update(image=place.image, client=str((planned.plan.container or {}).get("client") or ""))
         else:
             values[host]["environment"] = place.digest
     return shapes, values
@@ -124,8 +126,7 @@ def launch_documents(planned: Planned, release: Release, shapes: Mapping[str, tu
     common = {"world_size": release.world_size, "served_name": release.served_name,
               "model_path": release.identity["model"]["path"], "manager": wanted if fits else release.beside["manager"]}
     if box:
-        common["container"] = {**box, "client_kind": common["manager"],
-                               "client": (planned.plan.container or {}).get("client")}
+        common["container"] = {**box, "client_kind": common["manager"]}
     return {replica.name: launches(replica, shapes[replica.name], values, release.digest, common)
             for replica in planned.replicas}
 

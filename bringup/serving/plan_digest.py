@@ -160,7 +160,8 @@ def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mappin
     named = next((shape.env[name] for name in DEVICE_VARIABLES if shape.env.get(name)), None)
     devices = [int(word) for word in named.split(",")] if named else list(range(len(shape.ranks)))
     whole = len(devices) == int(common["devices_per_node"])
-    return {**common, "image": values["image"], "devices": devices, "whole": whole}
+    return {**common, "image": values["image"], "client": values.get("client") or None, "devices": devices,
+            "whole": whole}
 
 
 def _endpoint(replica: ReplicaPlan, shape: ProcessTemplate) -> str | None:

@@ -46,7 +46,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     paths = {host: str((variables(host).get("deployment") or {}).get("model_path") or deployment.model_path)
              for hosts in replicas.values() for host in hosts}
     renderings = {path: _rendered(base, path) for path in dict.fromkeys(paths.values())}
-    numbers = _numbers(base, lab)
+    numbers = _numbers(base, lab, next(iter(renderings.values())))
     deadline = float(numbers["load_deadline_seconds"])
     first = next(iter(renderings.values()))
     sites = {name: _site(base, first, [_node(host, variables(host), (facts or {}).get(host, HostFacts()), lab)
@@ -115,10 +115,14 @@ def _rendered(base: _Base, model_path: str) -> Rendering:
     return render_for(base.library, choice.recipe, request, base.engine.name, base.version, model_path=model_path)
 
 
-def _numbers(base: _Base, lab: bool) -> dict[str, Any]:
+def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
     """The arithmetic and what the page tells beside it."""
     deployment, choice = base.deployment, base.choice
-    numbers = dict(arithmetic(choice, base.nodes, deployment.context_length or choice.recipe.context_length))
+    words = [word for argument in rendering.nodes[0] for word in argument.words]
+    words += deployment.arguments
+    own = flag_value(words, "--max-model-len") or flag_value(words, "--context-length") or ""
+    context = deployment.context_length or (int(own) if own.isdigit() else choice.recipe.context_length)
+    numbers = dict(arithmetic(choice, base.nodes, context))
     if deployment.load_deadline or lab:
         numbers["load_deadline_seconds"] = float(deployment.load_deadline or LAB_DEADLINE)
     numbers.update({
@@ -128,6 +132,7 @@ def _numbers(base: _Base, lab: bool) -> dict[str, Any]:
         "hardware_name": choice.hardware.display_name, "strategy_name": choice.strategy.display_name,
         "reasoning_field": base.engine.reasoning_field, "lab": lab,
         "environments": list(deployment.environments or ((deployment.environment,) if deployment.environment else ())),
+        "set_env": list(deployment.set_env if deployment.set_env is not None else () if lab else base.engine.set_env),
         "devices_per_node": choice.hardware.gpu_count,
         "notes": list(choice.recipe.notes) + list(choice.engine.notes if choice.engine else ()),
     })
@@ -164,9 +169,11 @@ def api_key_of(inventory: Inventory, variables: Variables) -> Secret | None:
 
 def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, deadline: float) -> Site:
     deployment, engine, choice = base.deployment, base.engine, base.choice
-    data_parallel = choice.strategy.parallel_flag == "--data-parallel-size"
+    words = [word for argument in rendering.nodes[0] for word in argument.words]
+    data_parallel = "--data-parallel-address" in words
     meeting = deployment.data_parallel_rpc_port if data_parallel else deployment.master_port
-    own_port = flag_value([word for argument in rendering.nodes[0] for word in argument.words], "--port")
+    own_port = flag_value(words, "--port")
+    rpc_port = int(flag_value(words, "--data-parallel-rpc-port") or 13345)
     if deployment.port:
         port, port_reason = deployment.port, "port in the inventory"
     else:
@@ -180,7 +187,7 @@ def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, d
     return Site(
         deployment=deployment, engine=engine, nodes=tuple(nodes),
         served_name=deployment.served_name or choice.variant.model_id or choice.recipe.model_id, port=port,
-        port_reason=port_reason, meeting_port=meeting or (13345 if data_parallel else engine.meeting_port),
+        port_reason=port_reason, meeting_port=meeting or (rpc_port if data_parallel else engine.meeting_port),
         meeting_reason="port in the inventory" if meeting else f"port where head and workers of {engine.name} meet",
         bind=bind, bind_reason=bind_reason, load_deadline=deadline,
     )

@@ -20,6 +20,7 @@ class Engine:
     `size_flags` are the names of the flags whose values, multiplied, give the number of ranks. `bound` and `shards`
     are regular expressions over its log: one rank bound (groups world, rank, local, address),
     and shards loaded (groups done, total). `closed_until_ready` tells whether its port refuses while it loads.
+    `set_env` are the vendor's scripts whose variables it needs.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Engine:
     size_flags: tuple[tuple[str, ...], ...]
     version_command: tuple[str, ...]
     help_command: tuple[str, ...]
+    set_env: tuple[str, ...] = ()
 
 
 _BOUND_VLLM = (r"world_size=(?P<world>\d+) rank=(?P<rank>\d+) local_rank=(?P<local>\d+)"
@@ -65,7 +67,9 @@ SGLANG = Engine(
     help_command=("python", "-m", "sglang.launch_server", "--help"),
 )
 SGLANG_KT = Engine(**{**SGLANG.__dict__, "name": "sglang-kt", "package": "sglang-kt", "known_version": "0.5.3"})
-VLLM_ASCEND = Engine(**{**VLLM.__dict__, "name": "vllm-ascend", "package": "vllm-ascend", "known_version": "0.23.0"})
+VLLM_ASCEND = Engine(**{**VLLM.__dict__, "name": "vllm-ascend", "package": "vllm-ascend", "known_version": "0.23.0",
+                        "set_env": ("/usr/local/Ascend/ascend-toolkit/set_env.sh",
+                                    "/usr/local/Ascend/nnal/atb/set_env.sh")})
 
 ENGINES = {engine.name: engine for engine in (VLLM, SGLANG, SGLANG_KT, VLLM_ASCEND)}
 

@@ -20,7 +20,7 @@ _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy"
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
          "context_length", "load_deadline", "distributed_timeout", "image", "image_archive",
-         "container", "weights", "watcher")
+         "container", "set_env", "weights", "watcher")
 _CONTAINER_KEYS = ("client", "user", "shm_gb", "mounts", "options")
 
 
@@ -45,7 +45,8 @@ class Deployment:
     """What a site asks for. None means: worked out, with its reason in the plan.
 
     `load_deadline` and `distributed_timeout` are seconds; `arguments` are further words of the command line, `env`
-    further variables; `replicas` maps a name to its hosts, head first.
+    further variables; `replicas` maps a name to its hosts, head first; `set_env` are scripts whose
+    variables the engine gets (None: those that its kind needs).
     """
 
     recipe: str
@@ -75,6 +76,7 @@ class Deployment:
     context_length: int | None = None
     load_deadline: float | None = None
     distributed_timeout: int | None = None
+    set_env: tuple[str, ...] | None = None
     image: str | None = None
     image_archive: str | None = None
     container: ContainerWishes = field(default_factory=ContainerWishes)
@@ -116,7 +118,8 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
     return Deployment(
         recipe=read.needed("recipe"), model_path=read.needed("model_path"),
         environment=(read.text("environment") or "") if image else read.needed("environment"),
-        image=image, image_archive=read.text("image_archive"), container=_container_of(read, manager),
+        set_env=read.texts("set_env"), image=image, image_archive=read.text("image_archive"),
+        container=_container_of(read, manager),
         engine=read.text("engine") or "vllm", hardware=read.text("hardware") or "h200",
         strategy=read.text("strategy"), variant=read.text("variant") or "default", features=read.texts("features"),
         environments=read.texts("environments") or (), manager=manager, recipes=read.text("recipes"),

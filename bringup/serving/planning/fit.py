@@ -20,6 +20,8 @@ from bringup.serving.recipes.schema import (
     StrategyOverride,
     Variant,
 )
+from bringup.serving.recipes.servers import part_sizes
+from bringup.serving.versions import flag_value
 
 UTILIZATION = 0.9
 """Share of a device's memory that vLLM takes by default (--gpu-memory-utilization)."""
@@ -94,15 +96,23 @@ def _variant(recipe: Recipe, deployment: Deployment) -> Variant:
 
 def _gate_hardware(recipe: Recipe, variant: Variant, hardware: Hardware, engine: EngineRecipe | None,
                    deployment: Deployment) -> None:
+    if engine is None and hardware.brand == "Huawei":
+        others = [name for name, part in recipe.engines.items() if hardware.name in part.hardware]
+        raise InputError(f"vllm alone does not run on {hardware.name}", where=deployment.where("engine"),
+                         expected=", ".join(others) or "another engine",
+                         next=f"engine: {others[0]}" if others else None)
+    if variant.engines and deployment.engine not in variant.engines:
+        raise InputError(f"the variant {variant.key} is for {', '.join(variant.engines)}",
+                         where=deployment.where("variant"), next=_other_variant(recipe, hardware, deployment.engine))
     generations = _PRECISIONS.get(variant.precision)
     if variant.supported_hardware and hardware.name not in variant.supported_hardware:
         raise InputError(f"the variant {variant.key} does not run on {hardware.name}",
                          where=deployment.where("variant"), expected=", ".join(variant.supported_hardware),
-                         next=_other_variant(recipe, hardware))
+                         next=_other_variant(recipe, hardware, deployment.engine))
     if generations and hardware.generation not in generations:
         raise InputError(f"{variant.precision} weights run on {', '.join(generations)} only, {hardware.name} is "
                          f"{hardware.generation}", where=deployment.where("variant"),
-                         next=_other_variant(recipe, hardware))
+                         next=_other_variant(recipe, hardware, deployment.engine))
     if recipe.hardware.get(hardware.name) == "unsupported":
         raise InputError(f"{recipe.name} does not run on {hardware.name}", where=deployment.where("hardware"))
     if engine:
@@ -114,8 +124,10 @@ def _gate_hardware(recipe: Recipe, variant: Variant, hardware: Hardware, engine:
                              where=deployment.where("variant"), expected=", ".join(engine.variants))
 
 
-def _other_variant(recipe: Recipe, hardware: Hardware) -> str | None:
+def _other_variant(recipe: Recipe, hardware: Hardware, engine: str) -> str | None:
     for key, variant in recipe.variants.items():
+        if variant.engines and engine not in variant.engines:
+            continue
         if variant.supported_hardware and hardware.name not in variant.supported_hardware:
             continue
         if hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
@@ -160,11 +172,11 @@ def _check_room(choice: Choice, deployment: Deployment, nodes: int) -> None:
         return
     per_device = weights_per_device(choice, nodes) or 0.0
     fits = [count for count in range(nodes + 1, MOST_NODES + 1) if (weights_per_device(choice, count) or 0.0)
-            < choice.hardware.vram_gb / choice.hardware.gpu_count * UTILIZATION]
+            < choice.hardware.vram_gb / choice.hardware.gpu_count * utilization(choice)]
     raise InputError(
         f"{choice.strategy.name} puts {per_device:,.1f} GB of weights on each device of "
         f"{choice.hardware.vram_gb / choice.hardware.gpu_count:,.0f} GB and leaves no room for the KV cache",
-        where=deployment.where("strategy"), expected=f"less than {UTILIZATION:.0%} of the device",
+        where=deployment.where("strategy"), expected=f"less than {utilization(choice):.0%} of the device",
         next=f"nodes: {fits[0]}" if fits and choice.strategy.deploy_type == "multi_node"
         else _nearest_fit(choice, nodes + 1))
 
@@ -180,9 +192,24 @@ def weights_per_device(choice: Choice, nodes: int) -> float | None:
     tp, pp, dp = parallel_sizes(choice, nodes)
     world = tp * pp * dp
     share = choice.recipe.shape.expert_share
-    if choice.strategy.parallel_flag == "--data-parallel-size" and share is not None:
-        return weights * share / world + weights * (1 - share)
-    return weights / world
+    if dp == 1:
+        return weights / world
+    if share is None or not expert_parallel(choice):
+        return weights / (tp * pp)
+    return weights * share / world + weights * (1 - share) / (tp * pp)
+
+
+def expert_parallel(choice: Choice) -> bool:
+    """Whether routed experts are spread over all ranks."""
+    words = choice.engine.args if choice.engine else (*choice.strategy.args, *choice.recipe.base_args)
+    return "--enable-expert-parallel" in words
+
+
+def utilization(choice: Choice) -> float:
+    """Share of a device's memory that the engine takes: what the recipe says, else vLLM's default."""
+    words = list(choice.engine.args) if choice.engine else [*choice.recipe.base_args, *choice.variant.args]
+    given = flag_value(words, "--gpu-memory-utilization") or flag_value(words, "--mem-fraction-static")
+    return float(given) if given else UTILIZATION
 
 
 def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
@@ -195,8 +222,13 @@ def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[in
         return max(1, math.ceil(devices / choice.hardware.gpu_count)), "parallel sizes in the inventory"
     if choice.strategy.deploy_type == "single_node":
         return 1, f"{choice.strategy.name} is for one node"
-    nodes = max(2, least)
-    return nodes, f"the fewest nodes whose memory holds {memory_needed(choice):,.0f} GB"
+    heads = choice.recipe.shape.attention_heads
+    for nodes in range(max(2, least), MOST_NODES + 1):
+        tp, _, dp = parallel_sizes(choice, nodes)
+        if not heads or dp > 1 or heads % tp == 0:
+            more = f" and whose devices divide {heads} heads" if nodes > max(2, least) else ""
+            return nodes, f"the fewest nodes whose memory holds {memory_needed(choice):,.0f} GB{more}"
+    return max(2, least), "the fewest nodes whose memory holds it"
 
 
 def check_sizes(choice: Choice, deployment: Deployment, nodes: int) -> None:
@@ -226,7 +258,7 @@ def check_sizes(choice: Choice, deployment: Deployment, nodes: int) -> None:
 def parallel_sizes(choice: Choice, nodes: int) -> tuple[int, int, int]:
     """Tensor, pipeline and data parallel size that the strategy makes of so many nodes."""
     if choice.engine is not None:
-        return choice.hardware.gpu_count * nodes, 1, 1
+        return part_sizes(choice.strategy, choice.hardware, nodes)
     override = choice.recipe.strategy_overrides.get(choice.strategy.name, StrategyOverride())
     return sizes(Parts(choice.recipe, choice.variant, choice.strategy, override, choice.hardware, ()), nodes)
 
@@ -252,8 +284,9 @@ def _nearest_fit(choice: Choice, least: int) -> str:
     hardware = choice.hardware
     if choice.engine is None:
         for key, variant in choice.recipe.variants.items():
-            fits = variant.vram_minimum_gb <= hardware.vram_gb and not variant.supported_hardware
-            if fits and hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
+            fits = variant.vram_minimum_gb <= hardware.vram_gb
+            anywhere = not variant.supported_hardware and not variant.engines
+            if fits and anywhere and hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
                 return f"variant: {key}   ({variant.precision}, {variant.vram_minimum_gb:,.0f} GB, one node)"
     return f"strategy: {_multi(choice) or 'multi_node_tp'} with nodes: {least}"
 
@@ -272,7 +305,8 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     out: dict[str, Any] = {
         "needed_gb": memory_needed(choice), "there_gb": hardware.vram_gb * nodes, "device_gb": round(device, 1),
         "tensor_parallel": tp, "pipeline_parallel": pp, "data_parallel": dp, "world_size": world,
-        "context_length": context, "weights_gb": variant.weights_gb, "weights_per_device_gb": None,
+        "context_length": context, "utilization": utilization(choice), "weights_gb": variant.weights_gb,
+        "weights_per_device_gb": None,
         "left_per_device_gb": None, "kv_tokens": None,
         "host_memory_gb": choice.engine.host_memory_gb if choice.engine else None,
     }
@@ -280,7 +314,7 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     out["load_deadline_seconds"] = round(WARM_UP_SECONDS + weights * 1e9 / LOAD_BYTES_PER_SECOND)
     per_device = weights_per_device(choice, nodes)
     if per_device is not None:
-        left = device * UTILIZATION - per_device
+        left = device * utilization(choice) - per_device
         out["weights_per_device_gb"] = round(per_device, 1)
         out["left_per_device_gb"] = round(left, 1)
         token = choice.recipe.shape.kv_bytes_per_token

@@ -84,10 +84,26 @@ def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if facts.get("requires"):
         yield "needs", ", ".join(f"{name}{floor}" for name, floor in facts["requires"].items())
     yield "model", f"{plan.model_path}, served as {plan.served_name}"
-    yield "environment", f"{plan.environment}, run by {plan.manager}"
+    yield from _kept_by(plan)
     yield "start", f"given up after {duration(float(facts['load_deadline_seconds']))} without an answer"
     if plan.api_key_variable:
         yield "key", f"in {plan.api_key_variable}, from api_key of the inventory"
+
+
+def _kept_by(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """What the processes run in, who keeps them, and what is sourced for them."""
+    box = plan.container
+    if box is None:
+        yield "environment", f"{plan.environment}, run by {plan.manager}"
+    else:
+        yield "image", f"{plan.image}, run by {plan.manager}"
+        several = box["nodes"] > 1
+        network = "the host's network and /dev/shm, RDMA devices" if several else f"/dev/shm of {box['shm_gb']} GB"
+        user = "the image's own user" if box["user"] == "image" else "the engines' account"
+        yield "container", f"{network}; {user}; model read-only; no restart policy"
+    if plan.facts.get("set_env"):
+        yield "sourced", (f"{', '.join(plan.facts['set_env'])}: once, in a clean shell, when the release is made; what "
+                          "they set goes into it")
 
 
 def _memory(plan: LaunchPlan) -> str:
@@ -95,7 +111,7 @@ def _memory(plan: LaunchPlan) -> str:
     text = f"{facts['needed_gb']:,.0f} GB needed, {facts['there_gb']:,.0f} GB there"
     if facts.get("weights_per_device_gb") is not None:
         text += (f"; {facts['weights_per_device_gb']} GB of weights on each device of {facts['device_gb']} GB, "
-                 f"{facts['left_per_device_gb']} GB left at 90 %")
+                 f"{facts['left_per_device_gb']} GB left at {facts['utilization']:.0%}")
     if facts.get("kv_tokens") is not None:
         text += f", about {facts['kv_tokens']:,} tokens of KV cache (context {facts['context_length']:,})"
     return text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bringup.serving.engines.facts import Engine
 from bringup.serving.plan import Argument
 from bringup.serving.planning.deployment import Deployment
-from bringup.serving.recipes.render import HEAD, INTERFACE, Rendering, split_flags
+from bringup.serving.recipes.render import HEAD, INTERFACE, NODE, Rendering, split_flags
 
 API_KEY = "$API_KEY"
 """Stands in the plan for the key of an engine that takes it as an argument only."""
@@ -159,7 +159,10 @@ def _sglang(site: Site, rank: int, words: Words) -> None:
 def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, tuple[str, str]]:
     """A node's variables with their layer."""
     node = site.nodes[rank]
-    env = {name: (value.replace(INTERFACE, node.interface), "recipe") for name, value in rendering.env.items()}
+    env = {name: (value.replace(INTERFACE, node.interface).replace(NODE, node.address), "recipe")
+           for name, value in rendering.env.items()}
+    if site.engine.name == "vllm-ascend" and len(site.nodes) > 1:
+        env["HCCL_CONNECT_TIMEOUT"] = (str(hccl_connect(site.load_deadline)), "site")
     if site.engine.name.startswith("vllm"):
         if len(site.nodes) > 1:
             env["VLLM_HOST_IP"] = (node.address, "site")
@@ -171,7 +174,14 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
     return env
 
 
+def hccl_connect(load_deadline: float) -> int:
+    """Seconds that HCCL waits for the other nodes: above our own deadline, at most the 7200 that it takes."""
+    return min(7200, max(600, round(load_deadline)))
+
+
 ENV_REASONS = {
+    "HCCL_CONNECT_TIMEOUT": "how long nodes wait for each other; 120 s by default, too short while one still loads",
+    "HCCL_IF_IP": "the address that this node offers to the others",
     "VLLM_HOST_IP": "the address that this node offers to the others",
     "VLLM_ENGINE_READY_TIMEOUT_S": "twice our own deadline, so that ours speaks first",
     "HF_HUB_OFFLINE": "the weights lie in the model folder; nothing may be fetched at the start",

@@ -15,6 +15,7 @@ from bringup.serving.recipes.schema import (
     Args,
     Closing,
     EngineRecipe,
+    EngineVariant,
     Env,
     Feature,
     Hardware,
@@ -121,7 +122,7 @@ def _variant(key: str, entry: Any) -> Variant:
         default_modes={str(k): str(v) for k, v in _sub(data, "default_modes").items()},
         min_vllm_version=_optional(data, "min_vllm_version"),
         weights_gb=float(weights) if weights is not None else None,
-        without_features=_words(data, "without_features"),
+        without_features=_words(data, "without_features"), engines=_words(data, "engines"),
     )
 
 
@@ -212,12 +213,20 @@ def _engine(key: str, entry: Any) -> EngineRecipe:
         engine=key, args=_words(data, "args"), node_args=_words(data, "node_args"),
         worker_args=_words(data, "worker_args"), node_env=_env(data, "node_env"),
         env=_env(data, "env"), features=_features(_sub(data, "features")),
+        node_overrides=_overrides(_sub(data, "node_overrides")),
+        variant_overrides={str(name): _engine_variant(str(name), part)
+                           for name, part in _sub(data, "variant_overrides").items()},
         closing=_closing(data), strategies=_words(data, "strategies"), hardware=_words(data, "hardware"),
         variants=_words(data, "variants"), hardware_overrides=_overrides(_sub(data, "hardware_overrides")),
         vram_minimum_gb=float(vram) if vram is not None else None,
         host_memory_gb=float(memory) if memory is not None else None, min_version=_optional(data, "min_version"),
         notes=_words(data, "notes"),
     )
+
+
+def _engine_variant(key: str, entry: Any) -> EngineVariant:
+    data = _mapping(entry, f"variant {key}")
+    return EngineVariant(_words(data, "args"), _env(data, "env"), _overrides(_sub(data, "hardware_overrides")))
 
 
 def _shape(data: Mapping[str, Any]) -> Shape:

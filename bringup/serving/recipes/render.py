@@ -29,6 +29,7 @@ from bringup.serving.recipes.schema import (
 T = TypeVar("T")
 HEAD = "$HEAD_IP"
 INTERFACE = "$IFACE_NAME"
+NODE = "$NODE_IP"
 _FABRIC_GENERATION = ("gb200", "gb300")
 _FABRIC_ENV = frozenset({"NCCL_CUMEM_ENABLE", "NCCL_MNNVL_ENABLE", "NCCL_NVLS_ENABLE", "UCX_NET_DEVICES",
                          "VLLM_USE_NCCL_SYMM_MEM"})

@@ -57,7 +57,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class Variant:
-    """A checkpoint of the model: its name, precision and the memory that upstream asks for (decimal GB)."""
+    """A checkpoint of the model: its name, precision and the memory that upstream asks for (decimal GB).
+
+    `engines` empty means every engine.
+    """
 
     key: str
     model_id: str | None
@@ -72,6 +75,7 @@ class Variant:
     min_vllm_version: str | None = None
     weights_gb: float | None = None
     without_features: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,12 +142,22 @@ class Closing:
 
 
 @dataclass(frozen=True)
+class EngineVariant:
+    """What a variant adds on one engine; `hardware_overrides` on that hardware of one node."""
+
+    args: Args = ()
+    env: Env = field(default_factory=dict)
+    hardware_overrides: Overrides = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EngineRecipe:
     """How another server than plain vLLM serves this model.
 
     `args` stand on every node; `node_args` behind them where there are several nodes, `worker_args` then on all but
     the first. Words may be $MODEL_PATH, $TP (devices of all nodes), $LOCAL (of one), $NODES, $RANK and the parsers;
-    $HEAD_IP may stand inside a word. `node_env` is added where there are several nodes.
+    $HEAD_IP may stand inside a word. `node_env` is added where there are several nodes, `node_overrides` then by
+    hardware; `variant_overrides` are by variant, each with its own by hardware.
     """
 
     engine: str
@@ -151,8 +165,10 @@ class EngineRecipe:
     node_args: Args = ()
     worker_args: Args = ()
     node_env: Env = field(default_factory=dict)
+    node_overrides: Overrides = field(default_factory=dict)
     env: Env = field(default_factory=dict)
     features: Mapping[str, Feature] = field(default_factory=dict)
+    variant_overrides: Mapping[str, EngineVariant] = field(default_factory=dict)
     closing: tuple[Closing, ...] = ()
     strategies: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()

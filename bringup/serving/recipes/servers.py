@@ -8,6 +8,7 @@ from dataclasses import replace
 from bringup.base.errors import InputError
 from bringup.serving.plan import Argument
 from bringup.serving.recipes.render import (
+    Parts,
     Piece,
     PoolRendering,
     Rendering,
@@ -17,7 +18,7 @@ from bringup.serving.recipes.render import (
     matching,
     render,
 )
-from bringup.serving.recipes.schema import EngineRecipe, Library, Recipe
+from bringup.serving.recipes.schema import EngineRecipe, Hardware, Library, Override, Recipe, Strategy
 from bringup.serving.versions import parser_row
 
 MODEL = "$MODEL_PATH"
@@ -84,9 +85,9 @@ def _render_part(library: Library, recipe: Recipe, request: Request, part: Engin
     """By the recipe's part for this engine."""
     parts = look_up(library, replace(recipe, features=part.features), request)
     nodes = request.nodes if parts.strategy.deploy_type == "multi_node" else 1
-    local = parts.hardware.gpu_count
-    overrides = matching(part.hardware_overrides, parts.hardware)
+    tp, pp, dp = part_sizes(parts.strategy, parts.hardware, nodes)
     env = {**part.env, **(part.node_env if nodes > 1 else {})}
+    overrides = _overrides(part, parts, nodes)
     for _, override in overrides:
         env.update(override.env)
     for feature in parts.features:
@@ -95,15 +96,38 @@ def _render_part(library: Library, recipe: Recipe, request: Request, part: Engin
     strategy = f"strategy {parts.strategy.name}"
     rendered = []
     for rank in range(nodes):
-        sizes = {"$TP": str(local * nodes), "$LOCAL": str(local), "$NODES": str(nodes), "$RANK": str(rank)}
+        sizes = {"$TP": str(parts.hardware.gpu_count * nodes), "$LOCAL": str(parts.hardware.gpu_count),
+                 "$NODES": str(nodes), "$RANK": str(rank)}
         pieces = [Piece(part.args, "recipe")]
         if nodes > 1:
             pieces.append(Piece(part.node_args, strategy))
             pieces.append(Piece(part.worker_args if rank else (), strategy))
-        pieces += [Piece(override.args, f"hardware {name}") for name, override in overrides]
+        pieces += [Piece(override.args, name) for name, override in overrides]
         pieces += [Piece(feature.args, f"feature {feature.key}") for feature in parts.features]
         pieces += [Piece(closing.args, "recipe") for closing in part.closing
                    if closing.feature is None or closing.feature in asked]
         rendered.append(dedupe([Piece(tuple(sizes.get(word, word) for word in piece.words), piece.source)
                                 for piece in pieces]))
-    return Rendering(request, parts.strategy.deploy_type, COMMANDS[part.engine], tuple(rendered), env, tp=local * nodes)
+    return Rendering(request, parts.strategy.deploy_type, COMMANDS[part.engine], tuple(rendered), env, tp=tp, pp=pp,
+                     dp=dp)
+
+
+def part_sizes(strategy: Strategy, hardware: Hardware, nodes: int) -> tuple[int, int, int]:
+    """Tensor, pipeline and data parallel size that another engine makes of so many nodes."""
+    if strategy.parallelism == "tp_dp":
+        return hardware.gpu_count, 1, nodes
+    return hardware.gpu_count * nodes, 1, 1
+
+
+def _overrides(part: EngineRecipe, parts: Parts, nodes: int) -> list[tuple[str, Override]]:
+    """What hardware, several nodes on it, the variant, and the variant on one node of it add, with where from."""
+    found = [(f"hardware {name}", override) for name, override in matching(part.hardware_overrides, parts.hardware)]
+    if nodes > 1:
+        found += [(f"hardware {name}", override) for name, override in matching(part.node_overrides, parts.hardware)]
+    own = part.variant_overrides.get(parts.variant.key)
+    if own is not None:
+        found.append((f"variant {parts.variant.key}", Override(own.args, own.env)))
+        if nodes == 1:
+            found += [(f"variant {parts.variant.key} on {name}", override)
+                      for name, override in matching(own.hardware_overrides, parts.hardware)]
+    return found

@@ -86,12 +86,12 @@ def test_our_own_recipes_have_no_key_that_is_not_read():
     known = {
         "": {"meta", "model", "parser_family", "requires", "shape", "features", "opt_in_features", "variants",
              "compatible_strategies", "hardware_overrides", "strategy_overrides", "engines", "closing", "notes",
-             "default_strategy", "strategy_hardware"},
+             "default_strategy", "strategy_hardware", "routes"},
         "variants": {"model_id", "precision", "vram_minimum_gb", "weights_gb", "supported_hardware", "extra_args",
-                     "extra_env", "hardware_overrides", "without_features", "tp", "default_modes"},
+                     "extra_env", "hardware_overrides", "without_features", "tp", "default_modes", "engines"},
         "engines": {"min_version", "strategies", "hardware", "variants", "vram_minimum_gb", "host_memory_gb", "env",
                     "args", "features", "closing", "notes", "hardware_overrides", "node_args",
-                    "worker_args", "node_env"},
+                    "worker_args", "node_env", "node_overrides", "variant_overrides"},
         "features": {"description", "args", "env", "modes", "default_mode"},
     }
     for path in DATA.glob("models/*/*.yaml"):

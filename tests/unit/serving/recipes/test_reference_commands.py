@@ -87,5 +87,5 @@ def test_fp8_on_amd_has_the_aiter_backends():
 
 def test_an_engine_that_the_recipe_does_not_know_is_refused():
     with pytest.raises(InputError) as error:
-        rendered("zai-org/GLM-5.1", Request("default", "single_node_tp", "h200", BOTH), "vllm-ascend", "0.23.0")
+        rendered("zai-org/GLM-5.1-FP8", Request("default", "single_node_tp", "h200", BOTH), "vllm-ascend", "0.23.0")
     assert "vllm-ascend" in str(error.value)
