@@ -167,8 +167,7 @@ def _as_a_neighbour(fleet: Fleet, replica: ReplicaPlan, host: str, digest: str, 
             continue
         theirs, own = str(fleet.paths(other).root), str(fleet.paths(host).root)
         env = own + kept["env"][len(theirs):] if kept["env"].startswith(theirs + "/") else kept["env"]
-        found = {"env": env, "root": own}
-        return {**found, "environment": kept["environment"]} if "environment" in kept else found
+        return {"env": env, "root": own, **{n: kept[n] for n in ("environment", "image", "client") if n in kept}}
     return None
 
 

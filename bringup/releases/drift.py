@@ -115,7 +115,10 @@ def _process(host: str, name: str, process: Mapping[str, Any], store: HostStore,
         out.append(Finding("drift.flags", host, Verdict.FAIL,
                            f"{name} (pid {process['pid']}) runs with other flags than approved", tuple(flags[:8]),
                            mend=_BACK))
-    variables = _variables(launch["env"], process["env"] or {}, live=True)
+    # an image brings variables of its own
+    ours = process["manager"] in ("systemd", "detached")
+    known = launch["env"] if ours else {**(process["env"] or {}), **launch["env"]}
+    variables = _variables(known, process["env"] or {}, live=True)
     if variables:
         out.append(Finding("drift.variables", host, Verdict.FAIL,
                            f"{name} (pid {process['pid']}) has other variables than approved", tuple(variables[:8]),

@@ -23,10 +23,11 @@ from bringup.base.results import Status
 from bringup.environments.build import build_environments
 from bringup.inventory.load import load_inventory
 from bringup.lab.processes import end, marked
-from bringup.releases.choosing import choose_release, switch_release
+from bringup.releases.choosing import choose_release
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.making import make_release
 from bringup.releases.starting import announce_ready, start_replicas
+from bringup.releases.switching import switch_release
 
 spec = importlib.util.spec_from_file_location("local_fleet", Path(__file__).parents[1] / "unit/serving/local_fleet.py")
 assert spec is not None and spec.loader is not None
