@@ -22,6 +22,7 @@ from bringup.base.text import size as size_text
 from bringup.bundle.content import pack_project, pack_source, read_image, requirements_here, write_text
 from bringup.bundle.download import Wanted, fetch, sha256_of
 from bringup.bundle.interpreters import Interpreter, fetch_interpreter, given_interpreter
+from bringup.bundle.kernels import fetch_kernel, packages_of
 from bringup.bundle.manifest import KINDS, Carried, Entry, Manifest, safe_name
 from bringup.bundle.system import fetch_packages
 from bringup.bundle.wanted import Needs, Wheels
@@ -83,6 +84,7 @@ def collect(needs: Needs, project: Project, settings: Mapping[str, str], tell: T
     _interpreters(needs, cache, settings, tell, out)
     _system(needs, cache, tell, out)
     _given(needs, cache, tell, out)
+    _kernels(needs, cache, tell, out)
     if needs.controller:
         _controller(project, cache, settings, tell, out)
     return out
@@ -219,6 +221,22 @@ def _given(needs: Needs, cache: Path, tell: Teller, out: Collected) -> None:
                 {"name": path.name, "form": "folder" if path.is_dir() else "file"})
     if names:
         tell.done("sources", ", ".join(names))
+
+
+def _kernels(needs: Needs, cache: Path, tell: Teller, out: Collected) -> None:
+    for kernel in needs.kernels:
+        tell.progress("kernels", kernel.label)
+        packed = fetch_kernel(kernel, cache)
+        if packed is not None:
+            out.add(f"kernels/{safe_name(packed.name)}", "kernel", packed,
+                    {"recipe": kernel.recipe.name, "revision": kernel.recipe.revision})
+        tell.done("kernels", f"{kernel.label}, " + ("in the project" if packed is None else
+                                                    size_text(packed.stat().st_size)))
+    asked = {name.partition("=")[0] for wanted in needs.packages for name in wanted.names}
+    left = [name for name in packages_of(needs.kernels) if name not in asked]
+    if left:
+        tell.done("note", f"these kernels need {', '.join(left)} on the hosts: name them under system_packages unless "
+                          "the hosts have them")
 
 
 def _controller(project: Project, cache: Path, settings: Mapping[str, str], tell: Teller, out: Collected) -> None:

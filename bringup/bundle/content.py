@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from bringup.base.errors import InputError, StepError
 from bringup.bundle.secrets import refuse_in, refuse_secrets
 
-_PROJECT = ("bringup", "playbooks", "roles", "envs", "docs", "tasks.py", "pyproject.toml", "README.md")
+_PROJECT = ("bringup", "playbooks", "roles", "envs", "kernels", "docs", "tasks.py", "pyproject.toml", "README.md")
 """Of the project; inventories, keys and what runs left behind stay at home."""
 _LEFT = frozenset({"__pycache__", ".git", ".bringup", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".venv"})
 

@@ -14,7 +14,7 @@ from bringup.base.errors import InputError
 FORMAT = 1
 NAME = "bundle.json"
 """The manifest is the first member of the archive."""
-KINDS = ("wheel", "uv", "python", "deb", "debs", "image", "source", "package")
+KINDS = ("wheel", "uv", "python", "deb", "debs", "image", "source", "kernel", "package")
 _SAFE = re.compile(r"^[A-Za-z0-9][\w.+@=,~!-]*(/[\w.+@=,~!-]+)*$")
 
 
@@ -24,7 +24,8 @@ class Entry:
 
     `packed` is False where the file lies in the bundle that this one builds on. `about` is what its kind needs to be
     used: of a `uv` machine and version; of a `python` machine, version and soabi; of a `deb` architecture; of `debs`
-    (an index of packages) architecture and names; of an `image` its tags; of a `source` its name.
+    (an index of packages) architecture and names; of an `image` its tags; of a `source` its name; of a
+    `kernel` recipe and revision.
     """
 
     path: str

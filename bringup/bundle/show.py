@@ -14,7 +14,7 @@ from bringup.bundle.manifest import Entry, Manifest
 from bringup.bundle.wanted import Wheels
 
 _NOUNS = {"wheel": "wheels", "uv": "uv", "python": "interpreters", "deb": "packages", "image": "images",
-          "source": "sources", "package": "controller"}
+          "source": "sources", "kernel": "kernels", "package": "controller"}
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
@@ -69,6 +69,8 @@ def _which(kind: str, entries: Sequence[Entry], manifest: Manifest) -> str:
         return ": " + ", ".join(one["tags"] or entry.path for one, entry in zip(about, entries, strict=True))
     if kind == "source":
         return ": " + ", ".join(one["name"] for one in about)
+    if kind == "kernel":
+        return ": " + ", ".join(f"{one['recipe']} at {one['revision'][:12]}" for one in about)
     if kind == "deb":
         return ": " + "; ".join(f"{one.about['names']} for {one.about['release']} {one.about['architecture']}"
                                 for one in manifest.of_kind("debs"))

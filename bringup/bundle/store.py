@@ -17,6 +17,7 @@ from typing import Any
 from bringup.base.errors import InputError, StepError
 from bringup.base.text import size as size_text
 from bringup.bundle.archive import BundleReader, Told
+from bringup.bundle.kernels import lay_kernels
 from bringup.bundle.manifest import Entry, Manifest
 from bringup.environments.definition import load_environment
 from bringup.environments.locks import read_lock
@@ -63,6 +64,7 @@ def open_bundles(given: Sequence[Path], store: Store, told: Told | None = None) 
         missing = store.missing(manifest)
         if missing:
             raise _without_base(manifest, missing, given[manifests.index(manifest)])
+        lay_kernels(manifest, store.object, store.root.parent)
         return _described(manifest, store)
 
 

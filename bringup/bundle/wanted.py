@@ -12,6 +12,7 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
+from bringup.bundle.kernels import Kernel, kernels_of
 from bringup.environments.build import wanted_names
 from bringup.environments.definition import Environment, Platform, load_environment
 from bringup.environments.locks import Lock
@@ -55,6 +56,7 @@ class Needs:
     images: tuple[Path, ...]
     sources: tuple[Path, ...]
     controller: bool
+    kernels: tuple[Kernel, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ def needs_of(root: Path, hosts: Sequence[str], variables: Callable[[str], Mappin
         tuple(hosts), tuple(wheels.values()), _interpreters(sections, root),
         tuple(dict.fromkeys(found for section in sections for found in _packages(section, machines))),
         _files(sections, "images", root), _files(sections, "sources", root),
-        all(bool(section.get("controller", True)) for section in sections))
+        all(bool(section.get("controller", True)) for section in sections), kernels_of(root, hosts, variables))
 
 
 def _section(variables: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from bringup.base.secrets import SCRUBBER
 from bringup.cli.options import FORMAT, READING, Option, Options, verb
 
 if TYPE_CHECKING:
+    from bringup.bundle.collect import Collected
     from bringup.bundle.manifest import Entry, Manifest
     from bringup.bundle.wanted import Needs
     from bringup.cli.running import Reading
@@ -30,6 +32,7 @@ _MAKING = (
     Option("since", help="pack only what this earlier bundle (or its manifest, FILE.json) does not have"),
     Option("platform", help="platform of the environments; may be given again (default: all that fit)", many=True),
     Option("python", help="Python to carry wheels for, 3.12; may be given again (default: the most wanted)", many=True),
+    Option("controller", False, "also write FILE.controller.tar: bringup itself, for a machine with sh and tar"),
     Option("overwrite", False, "replace the output where it is there"),
     Option("check", False, "say what would be fetched, write nothing", short="C"),
 )
@@ -40,6 +43,7 @@ def make(options: Options) -> int:
     """Gather all that a deployment needs into one file, for a site that reaches no network."""
     from bringup.base.paths import Project
     from bringup.base.text import plural
+    from bringup.bundle.collect import collect
     from bringup.bundle.show import summary
 
     project = Project.find()
@@ -48,6 +52,9 @@ def make(options: Options) -> int:
     if output is None and not options.check:
         raise InputError("--output is missing", expected="--output NAME.tar.zst", next="invoke bundle --help")
     needs, settings = _needs(options, project)
+    if options.controller and not needs.controller:
+        raise InputError("--controller, but the inventory's `bundle` says controller: false",
+                         next="take one of the two out")
     base = _base(options.since)
     if output is not None:
         _free(output, split, overwrite=options.overwrite)
@@ -57,7 +64,10 @@ def make(options: Options) -> int:
         _would(needs, settings, tell)
         return 0
     assert output is not None
-    manifest, written = _make(needs, project, settings, (output, split, base), tell)
+    collected = collect(needs, project, settings, tell)
+    manifest, written = _write(collected, (output, split, base), tell)
+    if options.controller:
+        written.append(_controller(collected, project, output, settings, tell))
     _told(options, manifest, written, output, tell)
     return 0
 
@@ -127,16 +137,15 @@ def _would(needs: Needs, settings: dict[str, str], tell: _Lines) -> None:
     tell.say("nothing was fetched and nothing was written")
 
 
-def _make(needs: Needs, project: Any, settings: dict[str, str], target: tuple[Path, int | None, Manifest | None],
-          tell: _Lines) -> tuple[Manifest, list[Path]]:
+def _write(collected: Collected, target: tuple[Path, int | None, Manifest | None], tell: _Lines
+           ) -> tuple[Manifest, list[Path]]:
     from bringup.base.text import size as size_text
     from bringup.bundle.archive import write_bundle
-    from bringup.bundle.collect import collect, room_for_output
+    from bringup.bundle.collect import room_for_output
     from bringup.bundle.manifest import without
     from bringup.bundle.secrets import refuse_in
 
     output, split, base = target
-    collected = collect(needs, project, settings, tell)
     manifest = collected.manifest(output.name)
     if base is not None:
         manifest = without(manifest, base)
@@ -160,6 +169,27 @@ def _make(needs: Needs, project: Any, settings: dict[str, str], target: tuple[Pa
     return manifest, written
 
 
+def _controller(collected: Collected, project: Any, output: Path, settings: dict[str, str], tell: _Lines) -> Path:
+    import platform
+
+    from bringup.base.errors import StepError
+    from bringup.base.text import size as size_text
+    from bringup.bundle.controller import write_controller
+    from bringup.bundle.interpreters import fetch_interpreter
+    from bringup.environments.uv import uv_program
+
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    interpreter = None
+    try:
+        interpreter = fetch_interpreter(python, platform.machine(), project.state / "cache" / "bundle", settings).path
+    except StepError as error:
+        tell.done("note", f"that machine needs a Python {python} of its own: {error.what}")
+    made = write_controller(tuple(collected.entries.values()), collected.files, output, python=python,
+                            uv=uv_program(), interpreter=interpreter)
+    tell.done("controller", f"{made}, {size_text(made.stat().st_size)}")
+    return made
+
+
 def _told(options: Options, manifest: Manifest, written: list[Path], output: Path, tell: _Lines) -> None:
     from bringup.bundle.show import as_document, keep_manifest
 
@@ -173,6 +203,8 @@ def _told(options: Options, manifest: Manifest, written: list[Path], output: Pat
     tell.say("")
     tell.say(f"bundle   {output.name}   {manifest.digest[:12]}{base}")
     tell.say(f"keep     {kept.name}, its manifest: an update names it with --since")
+    if options.controller:
+        tell.say(f"install  tar -xf {output.name}.controller.tar && sh bringup/install.sh FOLDER")
     tell.say(f"there    invoke bundle.verify {output.name}")
     tell.say("then     " + " ".join(words))
 
@@ -238,8 +270,10 @@ def show(options: Options) -> int:
     return 0
 
 
-def use_bundle(options: Options, reading: Reading) -> None:
+def use_bundle(options: Options, reading: Reading, names: Sequence[str] = ()) -> None:
     """Open the bundles of --bundle for a run: unpacked on this machine, proven, named in `bringup_bundle`.
+
+    `names` are environments that were named instead of the deployment's.
 
     Raises InputError before anything is contacted: damaged, a part or a base missing, a lock changed since; StepError
     when the disk here is full.
@@ -253,7 +287,7 @@ def use_bundle(options: Options, reading: Reading) -> None:
     given = [Path(text) for text in options.bundle]
     hosts = list(reading.limit) if reading.limit is not None else list(reading.inventory.hosts)
     variables = _variables(reading.inventory, reading.project)
-    wanted = list(dict.fromkeys(name for host in hosts for name in wanted_names(variables(host))))
+    wanted = list(dict.fromkeys(name for host in hosts for name in wanted_names(variables(host), names)))
     refuse_changed_locks(newest([read_manifest(path) for path in given]), reading.project.root, wanted)
     tell = _Lines(as_json=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from bringup.cli.bundle import BUNDLE
 from bringup.cli.options import COMMON, FORMAT, Option, Options, verb
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def lock(options: Options) -> int:
         for platform in one.platforms:
             if options.platform and platform.name not in options.platform:
                 continue
+            if platform.not_locked and not options.platform:
+                if options.format == "text":
+                    print(f"{one.name:<18} {platform.name:<24} cannot be had: {platform.not_locked}")
+                continue
             made = lock_environment(one, platform, upgrade=options.upgrade, base=root)
             if not options.check:
                 write_lock(made)
@@ -62,14 +67,16 @@ def lock(options: Options) -> int:
     return int(ExitStatus.FINDING) if options.check and any(item.changed for item in done) else 0
 
 
-@verb([*COMMON, ENV], name="env.build")
+@verb([*COMMON, ENV, BUNDLE], name="env.build")
 def build(options: Options) -> int:
     """Build the environments on the hosts where they are not sound, each proven before it is seen."""
     from bringup.base.paths import Project
-    from bringup.cli.running import run_playbook
+    from bringup.cli.bundle import use_bundle
+    from bringup.cli.running import Reading, run_reading
 
-    playbook = Project.find().root / "playbooks" / "env_build.yml"
-    return int(run_playbook(options, playbook, verb="env.build", extra_vars=_named(options)))
+    reading = Reading(options, Project.find().root / "playbooks" / "env_build.yml", _named(options))
+    use_bundle(options, reading, options.env)
+    return int(run_reading(reading, verb="env.build"))
 
 
 @verb([*COMMON, ENV], name="env.verify")
@@ -96,7 +103,8 @@ def list_(options: Options) -> int:
     for item in found:
         print(f"{item.name:<18} {item.purpose}")
         for lock in item.locks:
-            state = plural(lock.packages, "package") if lock.packages else "NOT LOCKED"
+            state = plural(lock.packages, "package") if lock.packages else \
+                f"cannot be had: {lock.reason}" if lock.reason else "NOT LOCKED"
             cuda = f", CUDA {lock.cuda}" if lock.cuda else ""
             stale = ", made from other requirements: invoke env.lock" if lock.stale else ""
             print(f"{'':<18}   {lock.platform:<24} {state}{cuda}{stale}")
@@ -178,6 +186,6 @@ def _overview_data(item: Overview) -> dict[str, Any]:
     return {
         "name": item.name, "purpose": item.purpose, "python": list(item.pythons),
         "locks": [{"platform": lock.platform, "packages": lock.packages, "cuda": lock.cuda, "stale": lock.stale,
-                   "file": lock.file} for lock in item.locks],
+                   "file": lock.file, "reason": lock.reason} for lock in item.locks],
         "overrides": [{"requirement": one.requirement, "reason": one.reason} for one in item.overrides],
     }

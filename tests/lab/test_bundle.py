@@ -51,7 +51,7 @@ class Office(Site):
                  if not name.startswith(("UV_", "PIP_")) and not name.lower().endswith("_proxy")}
         url = self.index.url if not self.index.password else \
             self.index.url.replace("//", f"//ops:{self.index.password}@")
-        return {**clean, "UV_DEFAULT_INDEX": url, "UV_CACHE_DIR": str(self.folder / "uv"), "PIP_CONFIG_FILE": os.devnull,
+        return {**clean, "UV_DEFAULT_INDEX": url, "PIP_CONFIG_FILE": os.devnull, "UV_CACHE_DIR": str(self.folder / "uv"),
                 "COLUMNS": "80"}
 
     def write(self, *, bundle: dict[str, Any] | None = None, variables: dict[str, Any] | None = None,

@@ -75,7 +75,8 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def away(cluster: Cluster, interpreter: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The site: machines without a route, a controller without an index, and the bundle that was carried there."""
     home = Place(tmp_path_factory.mktemp("home"), cluster, interpreter)
-    out = home.good("bundle", "--inventory", "lab", "--output", "lab.tar.zst", "--split", "40M", timeout=600)
+    out = home.good("bundle", "--inventory", "lab", "--output", "lab.tar.zst", "--split", "40M", "--controller",
+                    timeout=600)
     assert "interpreters  3.12" in out
     for machine in cluster.machines:
         ip("-n", cluster.bridge.namespace(machine.index), "route", "delete", "default")
@@ -84,6 +85,7 @@ def away(cluster: Cluster, interpreter: dict[str, str], tmp_path_factory: pytest
     place = Place(tmp_path_factory.mktemp("away"), cluster, BLOCKED)
     for part in home.folder.glob("lab.tar.zst.*"):
         shutil.copy(part, place.folder)
+    (place.folder / "home").symlink_to(home.folder)
     yield place
 
 
@@ -137,6 +139,24 @@ def test_a_second_time_changes_nothing_and_needs_no_unpacking(away: Place) -> No
 
 def test_the_brought_interpreter_is_found_without_the_bundle(away: Place) -> None:
     away.good("env.verify", timeout=300)
+
+
+def test_bringup_itself_is_installed_on_a_machine_that_reaches_nothing(away: Place) -> None:
+    """The machine becomes a controller: by tar and sh, with its own Python or the packed one."""
+    machine = away.cluster["m1"]
+    shutil.copy(away.folder / "home/lab.tar.zst.controller.tar", machine.root / "var/tmp/c.tar")
+    shutil.copy(away.folder / "lab.tar.zst.001", machine.root / "var/tmp/x.tar.zst.001")
+    machine.run("sudo chmod 644 /var/tmp/c.tar && cd /var/tmp && tar -xf c.tar && sh bringup/install.sh /var/tmp/site",
+                timeout=300)
+    shown = machine.run("cd /var/tmp/site && .venv/bin/invoke env.list").stdout
+    assert "lab-legacy" in shown
+    done = machine.run("cd /var/tmp/site && .venv/bin/invoke bundle.verify /var/tmp/x.tar.zst.001", check=False)
+    assert done.returncode == 4 and "the file ends too early" in done.stdout, done.stdout
+    again = machine.run("cd /var/tmp && sh bringup/install.sh /var/tmp/site", check=False)
+    assert again.returncode == 1 and "holds a project already" in again.stderr
+    machine.run("cd /var/tmp && printf x >> bringup/requirements.txt")
+    damaged = machine.run("cd /var/tmp && sh bringup/install.sh /var/tmp/other", check=False)
+    assert damaged.returncode == 1 and "damaged: copy it again" in damaged.stderr
 
 
 def test_a_bundle_for_another_platform_is_refused_by_name(away: Place, interpreter: dict[str, str]) -> None:
