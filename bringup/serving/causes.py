@@ -139,11 +139,21 @@ def first_cause(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, obje
                 if known.pattern.search(text):
                     cause = Cause(known.key, host, known.what, known.why, known.mend, text.strip()[:400], at,
                                   known.lies_in)
-                    found.append((known.echo, at if at is not None else 0.0, order, number, place, cause))
+                    found.append((max(known.echo, _weight(text)), at if at is not None else 0.0, order, number,
+                                  place, cause))
                     break
     if found:
         return min(found, key=lambda item: item[:5])[5]
     return _first_end(logs, ended)
+
+
+_MILD = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:|\w*Warning: ")
+"""A line that its own process does not call an error."""
+
+
+def _weight(text: str) -> int:
+    """How much a line must yield to errors, as `Known.echo`: an engine goes on behind its own warnings."""
+    return 1 if _MILD.search(text) else 0
 
 
 def _first_end(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, object]]) -> Cause | None:

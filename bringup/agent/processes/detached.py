@@ -72,7 +72,7 @@ def start(task, place, document, owner, secrets):
               "role": document["role"], "ranks": document["ranks"], "world_size": document["world_size"],
               "ports": document["ports"], "addresses": document.get("addresses") or [], "mark": mark,
               "boot_id": proc.boot_id(), "log_from": offset, "run": task.run_id, "stopped": False}
-    env = {"PATH": launches.CLEAN_PATH, "LANG": "C.UTF-8", "HOME": owner[3] if owner else os.path.expanduser("~"),
+    env = {"PATH": launches.CLEAN_PATH, "LANG": "C.UTF-8", "HOME": launches.home(place, owner),
            proc.MARK: mark}
     env.update(launches.read_secrets(place))
     reading, writing = os.pipe()

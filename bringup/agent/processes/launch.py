@@ -94,12 +94,31 @@ def account(task):
     return (entry.pw_name, 0, entry.pw_gid, entry.pw_dir)
 
 
+def home(place, owner):
+    """HOME of an engine: its account's own, else a folder that all starts share, for what engines compile and keep.
+
+    The engines' account has `bringup_root` for a home, where it may not write.
+    """
+    if owner is None:
+        return os.path.expanduser("~")
+    try:
+        if os.stat(owner[3]).st_uid == owner[1]:
+            return owner[3]
+    except OSError:
+        pass
+    return os.path.join(place.root, "cache", "home-" + owner[0])
+
+
 def prepare(place, owner, secrets):
     """Make the process's folder and its work folder, and keep the secrets in a file that only root (or we) can read."""
     proc.make_folder(place.folder)
     proc.make_folder(place.work, 0o750)
     if owner is not None:
         os.chown(place.work, owner[1], owner[2])
+        there = home(place, owner)
+        if there != owner[3]:
+            proc.make_folder(there, 0o750)
+            os.chown(there, owner[1], owner[2])
     if not secrets:
         if os.path.exists(place.secrets):
             os.unlink(place.secrets)

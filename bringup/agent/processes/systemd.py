@@ -25,7 +25,7 @@ def unit_name(name):
     return "bringup-%s.service" % name
 
 
-def unit_text(document, script, work, secrets, owner, grace, mark):
+def unit_text(document, script, work, secrets, owner, grace, mark, home):
     """The unit of one engine process. No restart of a single rank, not enabled at boot, killed as a group."""
     lines = [
         HEADER,
@@ -40,6 +40,7 @@ def unit_text(document, script, work, secrets, owner, grace, mark):
         "User=%s" % owner,
         "WorkingDirectory=%s" % _plain(work),
         "Environment=PATH=%s LANG=C.UTF-8" % launches.CLEAN_PATH,
+        "Environment=%s" % quoted("HOME=" + home),
         "Environment=%s" % quoted("%s=%s" % (proc.MARK, mark)),
         "EnvironmentFile=-%s" % _plain(secrets),
         "ExecStart=/bin/sh %s" % quoted(script).replace("$", "$$"),
@@ -165,7 +166,7 @@ def start(task, place, document, owner, secrets):
     launches.prepare(place, owner, secrets)
     nonce = "%x" % int(time.time() * 1000)
     text = unit_text(document, place.script(document["release"]), place.work, place.secrets, owner[0] if owner else "",
-                     task.args["grace"], "|".join((task.root, place.name, nonce)))
+                     task.args["grace"], "|".join((task.root, place.name, nonce)), launches.home(place, owner))
     proc.write_file(path, text)
     proc.write_file(os.path.join(os.path.dirname(place.launch(document["release"])), unit_name(place.name)), text)
     code, _, err = systemctl("daemon-reload")

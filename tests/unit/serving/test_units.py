@@ -9,7 +9,7 @@ DOCUMENT = {"name": "r1-gpu01", "replica": "r1", "node": "gpu01", "role": "head"
 
 def unit(root: str) -> list[str]:
     return systemd.unit_text(DOCUMENT, root + "/run.sh", root + "/work", root + "/s.env", "bringup", 30,
-                             root + "|r1|1").splitlines()
+                             root + "|r1|1", root + "/cache/home").splitlines()
 
 
 def test_what_a_unit_must_have() -> None:
@@ -17,7 +17,7 @@ def test_what_a_unit_must_have() -> None:
     assert lines[0] == systemd.HEADER
     for wanted in ("User=bringup", "KillMode=control-group", "Restart=no", "LimitMEMLOCK=infinity",
                    "TimeoutStopSec=30", 'ExecStart=/bin/sh "/opt/bringup/run.sh"',
-                   "EnvironmentFile=-/opt/bringup/s.env"):
+                   "EnvironmentFile=-/opt/bringup/s.env", 'Environment="HOME=/opt/bringup/cache/home"'):
         assert wanted in lines
     assert "[Install]" not in lines
 
