@@ -17,6 +17,7 @@ from bringup.releases import chosen as chosen_release
 from bringup.releases import document, images, storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import Release, differences, short
+from bringup.releases.flags import ask_engine
 from bringup.releases.history import HostStore, merge
 from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
@@ -41,6 +42,7 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
         places = places_of(fleet, planned.plan.environment, planned.hosts)
         check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
     planned = with_vendor_environment(fleet, planned, places)
+    ask_engine(fleet, planned, places)
     shapes, values = _shapes(fleet, planned, places)
     release = _release(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)

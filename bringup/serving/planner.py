@@ -25,7 +25,7 @@ from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.render import INTERFACE, Rendering, Request
 from bringup.serving.recipes.schema import Library
 from bringup.serving.recipes.servers import render_for
-from bringup.serving.versions import at_least, check_parsers, flag_value
+from bringup.serving.versions import at_least, check_flag_table, check_parsers, flag_value
 
 Variables = Callable[[str], Mapping[str, Any]]
 LAB_DEADLINE = 60.0
@@ -55,6 +55,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
                     for name, site in sites.items())
     for replica in planned:
         check_parsers(engine.name, base.version, replica.head.argv)
+        check_flag_table(engine.name, base.version, replica.head.argv)
     nodes = [node for site in sites.values() for node in site.nodes]
     numbers.update({
         "addresses": {node.host: node.address for node in nodes},
@@ -133,7 +134,7 @@ def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
         "reasoning_field": base.engine.reasoning_field, "lab": lab,
         "environments": list(deployment.environments or ((deployment.environment,) if deployment.environment else ())),
         "set_env": list(deployment.set_env if deployment.set_env is not None else () if lab else base.engine.set_env),
-        "devices_per_node": choice.hardware.gpu_count,
+        "check_flags": deployment.check_flags, "devices_per_node": choice.hardware.gpu_count,
         "notes": list(choice.recipe.notes) + list(choice.engine.notes if choice.engine else ()),
     })
     return numbers

@@ -38,6 +38,64 @@ _TABLE = (
     ParserRow("sglang-kt", "tool", (0,), "glm47", ("glm45", "glm47"), "GLM from 4.7 on writes this form"),
 )
 
+@dataclass(frozen=True)
+class FlagRow:
+    """What is known of a flag over versions: `engine` has it from `since` on and before `until`; empty is no bound.
+
+    `never` marks one that no version has.
+    """
+
+    engine: str
+    flag: str
+    since: str = ""
+    until: str = ""
+    never: bool = False
+    why: str = ""
+
+    @property
+    def range(self) -> str:
+        """`from 0.24.0 on`, `in no version`."""
+        if self.never:
+            return "in no version"
+        parts = [f"from {self.since} on" if self.since else "", f"before {self.until}" if self.until else ""]
+        return " and ".join(part for part in parts if part) or "in every version"
+
+
+_KT_ONLY = "of sglang-kt only; upstream's SGLang has a part of the kt flags"
+_FLAGS = (
+    FlagRow("sglang", "--enable-eagle", never=True, why="guides name it; use --speculative-algorithm EAGLE"),
+    FlagRow("sglang-kt", "--enable-eagle", never=True, why="guides name it; use --speculative-algorithm EAGLE"),
+    FlagRow("sglang", "--kt-gpu-prefill-token-threshold", never=True, why=_KT_ONLY),
+    FlagRow("sglang", "--kt-enable-dynamic-expert-update", never=True, why=_KT_ONLY),
+    FlagRow("sglang", "--kt-expert-placement-strategy", never=True, why=_KT_ONLY),
+)
+
+
+def flag_rows(engine: str, flag: str) -> list[FlagRow]:
+    """What the tables say of a flag: its own rows, and for parser flags which name a version takes."""
+    found = [row for row in _FLAGS if row.engine == engine and row.flag == flag]
+    kind = {"--reasoning-parser": "reasoning", "--tool-call-parser": "tool"}.get(flag)
+    for row in _TABLE:
+        if kind and row.engine == engine and row.kind == kind:
+            since = ".".join(str(part) for part in row.since)
+            found.append(FlagRow(engine, flag, since="" if since == "0" else since,
+                                 why=f"{flag} {row.use} ({', '.join(row.known)}): {row.why}"))
+    return found
+
+
+def check_flag_table(engine: str, version: str, words: list[str]) -> None:
+    """Refuse a flag that the table knows not to be in this version. Raises InputError."""
+    for word in words:
+        for row in _FLAGS:
+            if row.engine != engine or word.split("=", 1)[0] != row.flag:
+                continue
+            early = bool(row.since) and not at_least(version, row.since)
+            late = bool(row.until) and at_least(version, row.until)
+            if row.never or early or late:
+                raise InputError(f"{engine} {version} has no flag {row.flag}", found=word, expected=row.range,
+                                 next=row.why or None)
+
+
 _PARTS = re.compile(r"\d+")
 
 

@@ -20,7 +20,7 @@ _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy"
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
          "context_length", "load_deadline", "distributed_timeout", "image", "image_archive",
-         "container", "set_env", "weights", "watcher")
+         "container", "set_env", "check_flags", "weights", "watcher")
 _CONTAINER_KEYS = ("client", "user", "shm_gb", "mounts", "options")
 
 
@@ -46,7 +46,8 @@ class Deployment:
 
     `load_deadline` and `distributed_timeout` are seconds; `arguments` are further words of the command line, `env`
     further variables; `replicas` maps a name to its hosts, head first; `set_env` are scripts whose
-    variables the engine gets (None: those that its kind needs).
+    variables the engine gets (None: those that its kind needs); `check_flags` holds the command against the help of
+    the installed engine.
     """
 
     recipe: str
@@ -77,6 +78,7 @@ class Deployment:
     load_deadline: float | None = None
     distributed_timeout: int | None = None
     set_env: tuple[str, ...] | None = None
+    check_flags: bool = True
     image: str | None = None
     image_archive: str | None = None
     container: ContainerWishes = field(default_factory=ContainerWishes)
@@ -118,7 +120,8 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
     return Deployment(
         recipe=read.needed("recipe"), model_path=read.needed("model_path"),
         environment=(read.text("environment") or "") if image else read.needed("environment"),
-        set_env=read.texts("set_env"), image=image, image_archive=read.text("image_archive"),
+        set_env=read.texts("set_env"), check_flags=read.truth("check_flags", True),
+        image=image, image_archive=read.text("image_archive"),
         container=_container_of(read, manager),
         engine=read.text("engine") or "vllm", hardware=read.text("hardware") or "h200",
         strategy=read.text("strategy"), variant=read.text("variant") or "default", features=read.texts("features"),
@@ -205,6 +208,15 @@ class _Reader:
         if isinstance(value, (Mapping, list, tuple)):
             raise InputError(f"`{key}` takes a text", where=self.at(key), found=str(value))
         return str(value)
+
+    def truth(self, key: str, default: bool) -> bool:
+        value = self.data.get(key)
+        if value is None:
+            return default
+        text = str(value).lower()
+        if text not in ("true", "false", "yes", "no"):
+            raise InputError(f"`{key}` takes true or false", where=self.at(key), found=str(value))
+        return text in ("true", "yes")
 
     def needed(self, key: str) -> str:
         value = self.text(key)

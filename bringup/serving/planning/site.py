@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bringup.base.errors import InputError
+from bringup.serving.engine_flags import MAY_REPEAT
 from bringup.serving.engines.facts import Engine
 from bringup.serving.plan import Argument
 from bringup.serving.planning.deployment import Deployment
@@ -105,7 +107,14 @@ def arguments_of(site: Site, rendering: Rendering, rank: int) -> tuple[Argument,
         _vllm(site, rendering, words)
     else:
         _sglang(site, rank, words)
+    said: dict[str, str] = {}
     for group in split_flags(site.deployment.arguments):
+        name = group[0].split("=", 1)[0]
+        if name in said and name not in MAY_REPEAT:
+            raise InputError(f"`arguments` says {name} twice", where=site.deployment.where("arguments"),
+                             found=f"{said[name]}; {' '.join(group)}", expected="a flag once",
+                             next="remove one: an engine would take the last without a word")
+        said[name] = " ".join(group)
         words.put(group, "arguments in the inventory")
     return tuple(words.arguments)
 

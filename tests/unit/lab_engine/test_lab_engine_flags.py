@@ -45,13 +45,13 @@ def test_every_rendered_flag_is_taken(monkeypatch):
         part = recipe.engines.get(engine)
         features = tuple(key for key in (part.features if part else recipe.features)
                          if key not in choice.variant.without_features)
-        version = "0.24.0" if engine == "vllm" else "0.5.10"
+        version = {"vllm": "0.24.0", "vllm-ascend": "0.23.0"}.get(engine, "0.5.10")
         got = render_for(LIBRARY, recipe, Request(variant, strategy, hardware, features, nodes), engine, version,
                          model_path="/m")
-        parser = flags.vllm_parser() if engine == "vllm" else flags.sglang_parser()
+        parser = flags.vllm_parser() if engine.startswith("vllm") else flags.sglang_parser()
         for rank in range(nodes):
             words = [word for argument in got.nodes[rank] for word in argument.words]
-            left = parser.parse_known_args([*got.command[2:], *words] if engine == "vllm" else words)[1]
+            left = parser.parse_known_args([*got.command[2:], *words] if engine.startswith("vllm") else words)[1]
             assert left == [], (recipe.name, engine, strategy, variant)
             seen += 1
     assert seen > 100
