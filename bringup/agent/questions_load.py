@@ -18,12 +18,13 @@ import time
 DAEMONS = ("nvidia-persiste", "nv-hostengine", "dcgm", "nvidia-smi", "nv-fabricmanage", "nvitop")
 """Names of programs that look at devices and load none, as /proc cuts them."""
 IDLE_MIB = 1024
+_PRCTL = None
 try:
     import ctypes
 
     _PRCTL = ctypes.CDLL(None).prctl
-except (ImportError, OSError, AttributeError):  # a Python built without it
-    _PRCTL = None
+except (ImportError, OSError, AttributeError):
+    pass  # a Python built without it
 _DEVICE = re.compile(r"^/dev/nvidia\d+$")
 
 ALL_REDUCE = r'''

@@ -239,3 +239,31 @@ def container(view: View) -> Outcome:
     if wanted and wanted not in docker.runtimes:
         return failed(f"no runtime `{wanted}` (there: {', '.join(docker.runtimes) or 'none'})")
     return passed(f"{docker.version}, {plural(len(docker.runtimes), 'runtime')}")
+
+
+_INSTALLS = re.compile(r"^(?:\S*python3? )?(?:\S*/)?(?:unattended-upgrade|apt-get|apt|dpkg|dnf|yum)(?: |$)")
+"""Commands that hold the lock of the packages; the updater's waiting half (unattended-upgrade-shutdown) holds none."""
+
+
+@check("host.packages", "the package database is whole, and nobody installs just now",
+       reads=("host.packages", "proc.processes"),
+       source="the first package step waits for the lock, or fails on what is half done",
+       remedy="sudo dpkg --configure -a")
+def packages(view: View) -> list[Outcome]:
+    out: list[Outcome] = []
+    busy = [one for one in view.facts.processes.values() if _INSTALLS.match(one.command)]
+    if busy:
+        first = min(busy, key=lambda one: one.pid)
+        out.append(noted(f"pid {first.pid} of {first.user} installs packages: {first.command[:60]}",
+                         mend="wait for it; never remove its lock"))
+    try:
+        text = view.facts.answers.text("host.packages", any_status=True).strip()
+    except Unread as error:
+        if not error.absent:
+            raise
+        return out or [skipped("no dpkg here")]
+    if view.facts.answers.get("host.packages").rc:
+        raise Unread(f"dpkg --audit: {text.splitlines()[0][:120] if text else 'it printed nothing'}")
+    if text and not busy:
+        out.append(warned(f"packages are half installed: {text.splitlines()[0][:120]}"))
+    return out or [passed("whole")]

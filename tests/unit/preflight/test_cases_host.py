@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
 from preflight_cases import said, shown, state
 from preflight_hosts import (
     CASES,
@@ -185,3 +186,27 @@ def test_c085_another_template_and_a_missing_folder() -> None:
     assert found["node2"].verdict is Verdict.FAIL or found["node1"].verdict is Verdict.FAIL
     assert "chat_template.jinja differs" in shown(list(found.values()))
     assert found["node3"].verdict is Verdict.FAIL and "not there" in found["node3"].summary
+
+
+def test_c013_an_updater_at_work_and_a_database_half_configured() -> None:
+    hosts = state("C013")["hosts"]
+    pid, program = hosts["waits-01"]["lock"]["holder"].split()
+    command = f"/usr/bin/python3 /usr/bin/{program}ade"
+    table = healthy("waits-01").get("proc.processes").stdout
+    found = {}
+    for host, answers in (
+            ("waits-01", change(healthy("waits-01"), "proc.processes",
+                                f"{table}{pid} 1 root S 4711 40 apt-daily-upgrade.service - {command}\n")),
+            ("half-03", change(healthy("half-03"), "host.packages",
+                               "The following packages are only half configured, probably due to problems\n")),
+            ("good-04", change(
+                change(healthy("good-04"), "host.packages", ""), "proc.processes",
+                f"{table}900 1 root S 99 4000 u - /usr/bin/python3 /usr/share/unattended-upgrades/"
+                "unattended-upgrade-shutdown --wait-for-signal\n"))):
+        found[host] = by_check(findings_of(answers, PLANNED), "host.packages")[0]
+    assert found["waits-01"].verdict is Verdict.NOTE
+    assert f"pid {pid} of root" in found["waits-01"].summary and program in found["waits-01"].summary
+    assert found["half-03"].verdict is Verdict.WARN and found["half-03"].mend == "sudo dpkg --configure -a"
+    assert found["good-04"].verdict is Verdict.PASS
+    for word in yaml.safe_load((CASES / "C013" / "case.yml").read_text())["never"]:
+        assert not any(word in str(one.mend) for one in found.values())
