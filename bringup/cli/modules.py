@@ -24,6 +24,7 @@ _OWN: tuple[str, ...] = (
     "bringup.preflight.action:modules",
     "bringup.releases.contract:specs",
     "bringup.releases.modules:specs",
+    "bringup.gates.action:specs",
 )
 
 

@@ -16,7 +16,7 @@ from bringup.cli.options import Verb
 def namespace() -> Collection:
     """The collection of every verb found in the modules of this room.
 
-    A verb named `group.verb` goes into the collection `group`.
+    A verb named `group.verb` goes into the collection `group`; `group.run` is what `invoke group` does.
     """
     # a verb makes many objects that last and few circles: the usual 700 has Python look for them all the time
     gc.set_threshold(50_000, 20, 100)
@@ -30,7 +30,7 @@ def namespace() -> Collection:
             continue
         if group not in groups:
             groups[group] = Collection(group)
-        groups[group].add_task(verb, name=short)
+        groups[group].add_task(verb, name=short, default=short == "run")
     for collection in groups.values():
         root.add_collection(collection)
     return root

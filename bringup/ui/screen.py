@@ -14,7 +14,10 @@ from bringup.ui.layout import Layout
 from bringup.ui.plain import Plain
 from bringup.ui.report import Collector, write_report
 
-STAGED_VERBS = frozenset({"release.gc", "release.pin", "release.unpin", "provision", "start", "stop", "restart", "rollback", "preflight", "status", "verify"})
+STAGED_VERBS = frozenset({
+    "release.gc", "release.pin", "release.unpin", "provision", "start", "stop", "restart", "rollback", "preflight",
+    "status", "verify", "gate",
+})
 """Verbs whose plays are stages: a line each."""
 
 

@@ -1,0 +1,243 @@
+"""`gate_line`: one line of the gates against what runs; kept, so that the next run goes on behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bringup.base.errors import FindingError, InputError
+from bringup.base.events import Findings, Note, StageSummary
+from bringup.base.results import Result, Status
+from bringup.base.text import nearest
+from bringup.gates import approved as approved_cards
+from bringup.gates.definition import Definition, Line, incomplete, judge, load_definition
+from bringup.gates.ground import Came, Ground, stand
+from bringup.gates.state import State, load_state
+from bringup.inventory.model import Inventory
+from bringup.run.actions import Fleet, ModuleSpec
+
+DEFAULT = "gates/default.yml"
+COMPARE_KEY = "BRINGUP_COMPARE_KEY"
+"""The environment variable that holds the other endpoint's key."""
+
+
+def specs() -> list[ModuleSpec]:
+    """The modules, for the table of modules."""
+    return [
+        ModuleSpec("gate_line", {
+            "line": {"type": "str", "required": True}, "definition": {"type": "str", "default": DEFAULT},
+            "only": {"type": "list", "default": []}, "skip": {"type": "list", "default": []},
+            "cycle": {"type": "int", "default": 1}, "again": {"type": "bool", "default": False}},
+            fleet_action=gate_line, help="hold what runs against one line of the gates"),
+        ModuleSpec("gate_end", {
+            "definition": {"type": "str", "default": DEFAULT}, "approve": {"type": "bool", "default": False},
+            "cycle": {"type": "int", "default": 1}, "last": {"type": "bool", "default": True}},
+            fleet_action=gate_end, reads_only=True, help="say what the gates came to; approve the scorecard"),
+        ModuleSpec("gate_compare", {
+            "url": {"type": "str", "required": True}, "model": {"type": "str"},
+            "definition": {"type": "str", "default": DEFAULT}, "slice": {"type": "int"}},
+            fleet_action=gate_compare, reads_only=True, help="ask another endpoint the same tasks, side by side"),
+    ]
+
+
+def inventory_name(fleet: Fleet) -> str:
+    """The name under which a gate's state and its approved scorecard are kept: the inventory's file."""
+    return name_of(fleet.inventory)
+
+
+def name_of(inventory: Inventory) -> str:
+    """The stem of the file that names the first host."""
+    for host in inventory.hosts.values():
+        if host.origin is not None and host.origin.file:
+            return Path(host.origin.file).stem
+    return "inventory"
+
+
+def state_path(root: Path, inventory: str) -> Path:
+    """`.bringup/gates/NAME.json`."""
+    return root / ".bringup" / "gates" / f"{inventory}.json"
+
+
+def gate_line(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Run one line. Raises FindingError (exit 4) when a pass line is missed or something is worse than approved."""
+    definition = load_definition(fleet.project.root / str(args.get("definition") or DEFAULT))
+    name = str(args["line"])
+    line = _selected(definition, name, args)
+    if line is None:
+        return {}
+    _complete(fleet, definition)
+    if fleet.check:
+        fleet.emit(StageSummary(name, f"would run: {line.command}"))
+        return {}
+    ground = stand(fleet, definition)
+    state = _state(fleet, ground, again=bool(args.get("again")))
+    cycle = int(args.get("cycle") or 1)
+    kept = state.passed(cycle, name)
+    if kept is not None:
+        fleet.emit(StageSummary(name, f"passed before on {ground.label}: {kept['told']}"))
+        return {}
+    began = time.monotonic()
+    came = _do(ground, line)
+    findings = [*came.findings, *judge(line, came.measures), *approved_cards.compared(
+        name, came.measures, approved_cards.load(approved_cards.path_of(definition, inventory_name(fleet))),
+        definition.tolerance)]
+    bad = [finding for finding in findings if finding.blocks]
+    state.keep(cycle, name, passed=not bad, seconds=time.monotonic() - began, measures=came.measures, told=came.told,
+               series=came.series)
+    fleet.emit(Findings(f"gate {name}", tuple(findings), _tables(came)))
+    fleet.emit(StageSummary(name, came.told))
+    head = ground.members[ground.replica][0]
+    if bad:
+        raise FindingError(f"the gate {name} is closed: {bad[0].summary}", details=[f.summary for f in bad[1:5]],
+                           expected=bad[0].required, found=bad[0].found,
+                           next=f"{line.rollback} (owner: {line.owner}); mended, invoke gate goes on from here")
+    return {head: Result(head, "gate_line", Status.OK, message=came.told, data={"measures": dict(came.measures)})}
+
+
+def _tables(came: Came) -> dict[str, Any]:
+    if "pairs" not in came.series:
+        return {}
+    from bringup.gates.parsers import rows
+
+    return {"parsers": rows(came.series)}
+
+
+def _do(ground: Ground, line: Line) -> Came:
+    return _runner(line.kind)(ground, line)
+
+
+def _runner(kind: str) -> Callable[[Ground, Line], Came]:
+    """Imported when it is needed: each kind has weight of its own."""
+    if kind in ("smoke", "traces", "scorecard"):
+        from bringup.gates import asking
+
+        return {"smoke": asking.smoke, "traces": asking.traces, "scorecard": asking.scorecard}[kind]
+    if kind == "parsers":
+        from bringup.gates.parsers import sweep
+
+        return sweep
+    if kind == "chaos":
+        from bringup.gates.chaos import chaos
+
+        return chaos
+    from bringup.gates.rehearsal import rehearsal
+
+    return rehearsal
+
+
+def _selected(definition: Definition, name: str, args: Mapping[str, Any]) -> Line | None:
+    """The line when it is there and wanted. Raises InputError for a name of --only or --skip that is no line."""
+    only, skip = ([str(word) for word in args.get(key) or ()] for key in ("only", "skip"))
+    for word in (*only, *skip):
+        if definition.line(word) is None:
+            near = nearest(word, [line.name for line in definition.lines])
+            raise InputError(f"no gate is called `{word}`", where=str(definition.path),
+                             expected=", ".join(line.name for line in definition.lines),
+                             next=f"nearest: {near}" if near else None)
+    return definition.line(name) if (not only or name in only) and name not in skip else None
+
+
+def _complete(fleet: Fleet, definition: Definition) -> None:
+    missing = incomplete(definition)
+    if missing:
+        fleet.emit(Findings("gates", tuple(missing)))
+        raise FindingError(f"the gate {missing[0].check.partition('.')[2]} is not complete: {missing[0].summary}",
+                           where=str(definition.path), expected=missing[0].required, next=missing[0].mend)
+
+
+def _state(fleet: Fleet, ground: Ground, *, again: bool = False) -> State:
+    return load_state(state_path(fleet.project.root, inventory_name(fleet)), ground.release,
+                      ground.definition.digest, again=again)
+
+
+def gate_end(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """After all lines: what they came to; with `approve` the scorecard of now is the one that later ones are held
+    against. Raises FindingError when not all of them passed."""
+    definition = load_definition(fleet.project.root / str(args.get("definition") or DEFAULT))
+    if fleet.check:
+        return {}
+    ground = stand(fleet, definition)
+    state = _state(fleet, ground)
+    cycle = int(args.get("cycle") or 1)
+    kept = state.cycles.get(str(cycle), {})
+    missing = [line.name for line in definition.lines if not kept.get(line.name, {}).get("passed")]
+    if args.get("approve"):
+        _approve(fleet, ground, kept, missing)
+    if not missing:
+        label = f"cycle {cycle}" if not args.get("last", True) or cycle > 1 else ground.label
+        fleet.emit(StageSummary(label, f"all {len(definition.lines)} gates passed"))
+        if args.get("last", True):
+            state.write(complete=True)
+    else:
+        fleet.emit(StageSummary(ground.label, f"{len(definition.lines) - len(missing)} of {len(definition.lines)} "
+                                              f"gates passed; not run: {', '.join(missing)}"))
+    return {}
+
+
+def _approve(fleet: Fleet, ground: Ground, kept: Mapping[str, Any], missing: list[str]) -> None:
+    if missing:
+        raise FindingError("the scorecard was not approved", found=f"not passed: {', '.join(missing)}",
+                           expected="every gate passed on this release", next="invoke gate --approve, without --only")
+    path = approved_cards.path_of(ground.definition, inventory_name(fleet))
+    approved_cards.save(path, ground.label, fleet.operator, kept)
+    fleet.emit(Note(f"approved: the scorecard of {ground.label} is in {path}; later gates are held against it"))
+
+
+
+
+def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
+    """Ask this deployment and the endpoint `url` (from here) the same slice of tasks. Raises FindingError when this
+    side is worse by more than the tolerance."""
+    import os
+
+    from bringup.base.secrets import SCRUBBER
+    from bringup.gates.asking import slice_of
+    from bringup.gates.direct import Direct
+    from bringup.gates.sides import compare, side, table
+
+    definition = load_definition(fleet.project.root / str(args.get("definition") or DEFAULT))
+    line = next((line for line in definition.lines if line.kind == "scorecard"), None)
+    if line is None:
+        raise InputError("there is no slice to compare on", where=str(definition.path),
+                         expected="a gate of the kind scorecard")
+    tasks = slice_of(definition.path.parent, line)[:int(args["slice"])] if args.get("slice") else slice_of(
+        definition.path.parent, line)
+    key = os.environ.get(COMPARE_KEY)
+    if key:
+        SCRUBBER.add(key)
+    url = str(args["url"])
+    direct = Direct(url, key)
+    model = str(args.get("model") or _served(direct, url))
+    if fleet.check:
+        return {}
+    ground = stand(fleet, definition)
+    at_once = line.number("at_once", 4)
+    here = side(f"{ground.label} {ground.model}", ground.model, ground.ask, tasks, ground.routes(), ground.folder,
+                at_once)
+    there = side(url, model, direct, tasks, ground.routes(), ground.folder, at_once)
+    found = compare(here, there, tasks, definition.tolerance)
+    fleet.emit(Findings("compared", tuple(found), {"compared": table(here, there)}))
+    fleet.emit(StageSummary(ground.label, found[-1].summary))
+    bad = [finding for finding in found if finding.blocks]
+    if bad:
+        raise FindingError(f"{ground.label} is not as good as {url}: {bad[0].summary}",
+                           details=[f.summary for f in bad[1:5]],
+                           next="invoke gate --compare URL --report compare.json")
+    return {}
+
+
+def _served(direct: Any, url: str) -> str:
+    """The first model that the other endpoint serves. Raises FindingError when it does not answer."""
+    import json
+
+    from bringup.serving.contract.request import Request
+
+    [answer] = direct([Request("models", "/v1/models")], 1)
+    try:
+        return str(json.loads(answer.body)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise FindingError("the other endpoint names no model", where=url,
+                           found=answer.problem() or answer.body[:120],
+                           next=f"its key goes into {COMPARE_KEY}; --compare-model names the model") from None
