@@ -73,8 +73,9 @@ KNOWN: tuple[Known, ...] = (
     _known("model.files", r"(?:No such file or directory|does not appear to have a file|is not a valid model|"
            r"Repo id must|Cannot find any model weights|SafetensorError|header too large|InvalidHeader|"
            r"incomplete metadata|(?:checkpoint|weights|model).{0,40}missing)",
-           "the model's files are not as the engine wants them", "a shard is cut, or the folder is another",
-           "invoke preflight names the file (weights)"),
+           "the model's files are not as the engine wants them",
+           "a shard is cut, the folder is another, or the engines' account may not read it",
+           "invoke preflight names the file (weights); chmod -R a+rX on the folder"),
     _known("deepgemm", r"DeepGEMM.{0,60}(?:not available|outdated|failed)|deep_gemm.{0,60}(?:Error|undefined symbol)",
            "DeepGEMM cannot be used", "the package does not fit torch, CUDA or Python of this environment",
            "invoke env.verify names the package"),

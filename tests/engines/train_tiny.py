@@ -204,6 +204,8 @@ def main(source, folder, dsa):
     staged = f"{re.sub('/+$', '', folder)}.{os.getpid()}"
     tok.save_pretrained(staged)
     made.save_pretrained(staged)
+    for name in os.listdir(staged):
+        os.chmod(os.path.join(staged, name), 0o644)  # weights are written for their owner alone
     os.rename(staged, folder)
 
 
