@@ -78,9 +78,10 @@ def set_watchers(fleet: Fleet, chosen: Chosen) -> None:
 
 
 def _as_wanted(made: Mapping[str, Mapping[str, Any]], there: Mapping[str, Result]) -> bool:
-    """Whether all nodes have living watchers of one setting, with this very spec."""
+    """Whether all nodes have living watchers of one setting, with this very spec, and none that gave up."""
     return len({there[host].data.get("generation") for host in made}) == 1 and all(
         there[host].data.get("alive") and there[host].data.get("wanted") == args["spec"]["wanted"]
+        and (there[host].data.get("report") or {}).get("phase") in (None, "watching")
         for host, args in made.items())
 
 

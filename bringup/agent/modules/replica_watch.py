@@ -46,6 +46,7 @@ def run(task):
     spec = dict(task.args["spec"], root=task.root, name=task.args["name"], manager=task.args["manager"],
                 state=place.state)
     spec.setdefault("tick", USUAL_TICK)
+    watchers.remove(place)  # with what it remembers: this is a new beginning
     proc.write_file(place.spec, watcher.text_of(spec), 0o600)
     watchers.start(place, program, spec, systemd.available() and os.geteuid() == 0)
     return {"changed": True, "pid": (proc.read_json(place.record) or {}).get("pid")}
