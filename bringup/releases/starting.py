@@ -177,8 +177,8 @@ class _Turn:
         if not outcome.ready:
             self._go_back(replica, outcome)
         storing.mark(self.fleet, self.chosen.digest, hosts, "started", seconds=round(outcome.seconds, 1), replica=name)
-        self.fleet.emit(Progress(name, f"{plural(outcome.ranks, 'rank')} on {plural(len(hosts), 'node')}, first token after "
-                                       f"{duration(outcome.seconds)}", done=True))
+        self.fleet.emit(Progress(name, f"{plural(outcome.ranks, 'rank')} on {plural(len(hosts), 'node')}, first token "
+                                       f"after {duration(outcome.seconds)}", done=True))
 
     def _start_of(self, launches: Mapping[str, Mapping[str, Any]]) -> ReplicaStart:
         name = str(next(iter(launches.values()))["replica"])

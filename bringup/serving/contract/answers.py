@@ -15,7 +15,9 @@ STOP = "juniper"
 BAD: tuple[tuple[str, Any], ...] = (
     ("no messages", {}), ("messages as text", {"messages": "hello"}), ("max_tokens -1", {
         "messages": [{"role": "user", "content": "x"}], "max_tokens": -1}))
-"""Requests that must be refused: what is wrong, the body without the model. Roles are the template's: vLLM takes any."""
+"""Requests that must be refused: what is wrong, the body without the model.
+
+Roles are the template's business: a real vLLM takes any."""
 
 
 def _models(served: Served, answers: Answers) -> Judgement:
