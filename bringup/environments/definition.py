@@ -15,7 +15,7 @@ from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, load_file, value_origin
 
 _KEYS = ("purpose", "python", "platforms", "exclude_newer", "index", "extra_indexes", "requirements", "overrides",
-         "floors", "sources", "overlay", "verify")
+         "floors", "sources", "build", "overlay", "verify")
 _MACHINES = ("x86_64", "aarch64")
 _DEVICE = re.compile(r"^(cpu|cuda\d+(\.\d+)?|rocm\d+(\.\d+)*|cann\d+(\.\d+)*)$")
 
@@ -24,13 +24,15 @@ _DEVICE = re.compile(r"^(cpu|cuda\d+(\.\d+)?|rocm\d+(\.\d+)*|cann\d+(\.\d+)*)$")
 class Platform:
     """Where a lock holds: `machine` as uname prints it, glibc at least `glibc`, `device` cpu, cuda12.8, rocm7, cann8.5.
 
-    The glibc is always named: uv's plain Linux target means 2.28 and picks old releases without a word.
+    The glibc is always named: uv's plain Linux target means 2.28 and picks old releases without a word. `not_locked`
+    is why no lock can be had for it, in the resolver's words.
     """
 
     name: str
     machine: str
     glibc: str
     device: str = "cpu"
+    not_locked: str | None = None
 
     @property
     def target(self) -> str:
@@ -70,7 +72,9 @@ class Environment:
     """An environment as its folder defines it. `pythons` are minor versions, the most wanted first.
 
     `overlay` is a folder whose files are laid into the environment: `site-packages/...` into its site-packages,
-    others (`bin/vllm`) under its own folder; a first line `#!python` becomes its interpreter.
+    others (`bin/vllm`) under its own folder; a first line `#!python` becomes its interpreter. `build` are variables
+    for packages that are built from `sources`. Every compiled package is imported to prove it but `not_imported` ones:
+    import package -> why.
     """
 
     name: str
@@ -85,9 +89,11 @@ class Environment:
     overrides: tuple[Override, ...] = ()
     floors: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    build: Mapping[str, str] = field(default_factory=dict)
     overlay: Path | None = None
     config: ConfigProof | None = None
     imports: tuple[str, ...] = ()
+    not_imported: Mapping[str, str] = field(default_factory=dict)
     commands: tuple[tuple[str, ...], ...] = ()
 
     def lock_file(self, platform: Platform) -> Path:
@@ -122,7 +128,9 @@ def load_environment(envs: Path, name: str, *, where: Origin | str | None = None
         index=reader.text("index"), extra_indexes=tuple(reader.texts("extra_indexes")),
         requirements=tuple(file.parent / item for item in reader.texts("requirements") or ["requirements.in"]),
         overrides=reader.overrides(), floors=reader.floors(), sources=tuple(reader.texts("sources")),
+        build=reader.build(),
         overlay=reader.overlay(), config=config, imports=imports, commands=commands,
+        not_imported=reader.not_imported(),
     )
 
 
@@ -170,7 +178,7 @@ class _Reader:
         out = []
         for name, item in value.items():
             where = key_origin(value, name) or self.shown
-            if not isinstance(item, Mapping) or set(item) - {"machine", "glibc", "device"}:
+            if not isinstance(item, Mapping) or set(item) - {"machine", "glibc", "device", "not_locked"}:
                 raise InputError(f"the platform `{name}` is not understood", where=where,
                                  expected='{machine: x86_64, glibc: "2.28", device: cpu}', found=str(item))
             machine, glibc, device = item.get("machine"), item.get("glibc"), item.get("device", "cpu")
@@ -184,7 +192,12 @@ class _Reader:
             if not isinstance(device, str) or not _DEVICE.match(device):
                 raise InputError(f"the platform `{name}` names an unknown device", where=where,
                                  expected="cpu, cuda12.8, rocm7.0 or cann8.5", found=str(device))
-            out.append(Platform(str(name), machine, str(glibc), str(device)))
+            reason = item.get("not_locked")
+            if reason is not None and (not isinstance(reason, str) or not reason.strip()):
+                raise InputError(f"the platform `{name}` has no lock without a reason", where=where,
+                                 expected="not_locked: the resolver's words", found=str(reason))
+            out.append(Platform(str(name), machine, str(glibc), str(device), " ".join(reason.split()) if reason
+                                else None))
         return tuple(out)
 
     def date(self) -> str | None:
@@ -212,6 +225,18 @@ class _Reader:
             raise self.wrong("floors", "is no mapping of package to version", 'vllm: "0.24.0"', value)
         return {str(name): str(version) for name, version in value.items()}
 
+    def build(self) -> dict[str, str]:
+        value = self.data.get("build") or {}
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
+            raise self.wrong("build", "is no mapping of variables to texts", "VLLM_TARGET_DEVICE: empty", value)
+        if value and not self.data.get("sources"):
+            raise self.wrong("build", "has nothing to build", "sources: [the packages that are built]", value)
+        for name in value:
+            if str(name).startswith(("UV_", "PIP_", "PYTHON", "LD_")):
+                raise self.wrong("build", "holds a variable that decides more than a build", "variables of packages",
+                                 name)
+        return {str(name): str(item) for name, item in value.items()}
+
     def overlay(self) -> Path | None:
         text = self.text("overlay")
         if text is None:
@@ -230,14 +255,21 @@ class _Reader:
 
     def verify(self) -> tuple[ConfigProof | None, tuple[str, ...], tuple[tuple[str, ...], ...]]:
         value = self.data.get("verify") or {}
-        if not isinstance(value, Mapping) or set(value) - {"config", "imports", "commands"}:
-            raise self.wrong("verify", "is not understood", "config, imports, commands", value)
+        if not isinstance(value, Mapping) or set(value) - {"config", "imports", "not_imported",
+                                                                           "commands"}:
+            raise self.wrong("verify", "is not understood", "config, imports, not_imported, commands", value)
         commands = []
         for words in value.get("commands") or []:
             if not isinstance(words, Sequence) or isinstance(words, str) or not words:
                 raise self.wrong("verify", "holds a command that is no list of words", "- [vllm, --version]", words)
             commands.append(tuple(str(word) for word in words))
         return self.config(value.get("config")), tuple(str(i) for i in value.get("imports") or []), tuple(commands)
+
+    def not_imported(self) -> dict[str, str]:
+        value = (self.data.get("verify") or {}).get("not_imported") or {}
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) and item.strip() for item in value.values()):
+            raise self.wrong("verify", "leaves imports out without a reason", "not_imported: {PACKAGE: why}", value)
+        return {str(name): str(reason) for name, reason in value.items()}
 
     def config(self, value: Any) -> ConfigProof | None:
         if value is None:

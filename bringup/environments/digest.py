@@ -32,6 +32,8 @@ def environment_digest(environment: Environment, platform: Platform, lock: Lock,
         "overrides": [item.requirement for item in environment.overrides],
         "sources": sorted(environment.sources),
     }
+    if environment.build:
+        content["build"] = dict(environment.build)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

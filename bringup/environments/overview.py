@@ -18,13 +18,15 @@ MAX_CHAINS = 4
 
 @dataclass(frozen=True)
 class LockOverview:
-    """`packages` is 0 where there is no lock; `stale` where it was made from other requirements."""
+    """`packages` is 0 where there is no lock, `reason` then says why none can be had; `stale` where it was made from
+    other requirements."""
 
     platform: str
     file: str
     packages: int
     cuda: str | None
     stale: bool
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def overviews(root: Path, only: Sequence[str] = ()) -> list[Overview]:
             locks.append(LockOverview(
                 platform.name, _shown(file, root), len({item.name for item in lock.packages}) if lock else 0,
                 lock_cuda(lock) if lock else None,
-                lock is not None and lock.header.get("inputs") != inputs_digest(environment)))
+                lock is not None and lock.header.get("inputs") != inputs_digest(environment), platform.not_locked))
         out.append(Overview(environment.name, environment.purpose, environment.pythons, tuple(locks),
                             environment.overrides))
     return out

@@ -77,7 +77,7 @@ def prepare(environment: Environment, base: Path) -> Prepared:
         file = environment.lock_file(platform)
         if file.is_file():
             locks[platform.name] = read_lock(file, str(file.relative_to(base)) if file.is_relative_to(base) else None)
-    if not locks:
+    if not locks and not all(platform.not_locked for platform in environment.platforms):
         raise InputError(f"the environment {environment.name} is not locked", where=f"envs/{environment.name}/locks",
                          expected=", ".join(platform.name + ".txt" for platform in environment.platforms),
                          next=f"invoke env.lock --env {environment.name}")
@@ -103,6 +103,7 @@ def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None, supplie
         "lock": blobs[0].digest, "packages": lock.of_python(interpreter["version"]),
         "overrides": [canonicalize_name(Requirement(one.requirement).name) for one in environment.overrides],
         "overlay": overlay, "overlay_names": list(prepared.overlay_names), "sources": list(environment.sources),
+        "build": dict(environment.build),
         "verify": _verify(environment),
     }
     return Planned(environment.name, digest, platform, interpreter["version"], item, tuple(blobs))
@@ -129,6 +130,11 @@ def _platform(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Pla
                         expected=needed, found=f"driver {facts.driver}; nothing was downloaded",
                         next=f"update the driver, or lock {prepared.environment.name} for an older CUDA "
                              f"(a platform beside {name})")
+    reason = fitting[0].not_locked
+    if reason is not None:
+        raise StepError(f"the environment {prepared.environment.name} cannot be had on {fitting[0].name}", found=reason,
+                        expected="a platform that is locked: " + (", ".join(prepared.locks) or "none is"),
+                        next="name another environment in the deployment: invoke env.list")
     raise StepError(f"the environment {prepared.environment.name} is not locked for {fitting[0].name}",
                     expected=f"envs/{prepared.environment.name}/locks/{fitting[0].name}.txt",
                     next=f"invoke env.lock --env {prepared.environment.name}")
@@ -180,7 +186,7 @@ def _interpreter(environment: Environment, lock: Lock, facts: HostFacts, supplie
 
 
 def _verify(environment: Environment) -> dict[str, Any]:
-    out: dict[str, Any] = {"imports": list(environment.imports),
+    out: dict[str, Any] = {"imports": list(environment.imports), "not_imported": sorted(environment.not_imported),
                            "commands": [list(words) for words in environment.commands]}
     if environment.config is not None:
         proof = environment.config

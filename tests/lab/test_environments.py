@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from folder_fleet import FolderFleet
-from small_wheels import wheel
+from small_wheels import source, wheel
 
 from bringup.base.errors import InputError
 from bringup.base.events import Findings, StageSummary
@@ -210,6 +210,33 @@ def test_two_owners_of_one_import_package_are_found_by_record(site: Site) -> Non
     result = build_environments(site.fleet("one"), {})["a"]
     assert result.status is Status.FAILED
     assert "two owners: beta and gamma" in result.message and "1 of the files differ" in (result.found or "")
+
+
+def test_a_compiled_package_that_cannot_be_loaded_stops_the_build_though_nobody_named_it(site: Site) -> None:
+    wheel(site.wheels, "epsilon", "3.0", {"epsilon/__init__.py": "from epsilon import _C\n",
+                                          "epsilon/_C.abi3.so": "no"})
+    wheel(site.wheels, "zeta", "1.0", {"zeta/__init__.py": "", "zeta/lib/libzeta.so": "a library, nothing to import"})
+    site.environment("one", "alpha>=1\nepsilon>=3\nzeta>=1\n")
+    result = build_environments(site.fleet("one"), {})["a"]
+    assert result.status is Status.FAILED and "import epsilon fails (epsilon 3.0)" in result.message
+    assert "_C.abi3.so" in str(result.found)
+    envs = site.base / "hosts" / "a" / "envs"
+    assert [entry.name for entry in envs.iterdir() if not entry.name.endswith(".lock")] == []
+    site.environment("one", "alpha>=1\nepsilon>=3\nzeta>=1\n",
+                     "verify: {not_imported: {epsilon: there is no such device here}}\n")
+    assert built(site.fleet("one"))["changed"]
+
+
+def test_a_package_is_built_from_source_with_the_variables_of_env_yml(site: Site) -> None:
+    source(site.wheels, "eta", "2.0", "ETA_TARGET")
+    more = "sources: [eta]\n"
+    site.environment("one", "eta>=2\n", more)
+    plain = built(site.fleet("one"))
+    assert import_in(plain["path"], "import eta; print(eta.BUILT)") == "none\n"
+    site.environment("one", "eta>=2\n", more + "build: {ETA_TARGET: empty}\n")
+    told = built(site.fleet("one"))
+    assert told["digest"] != plain["digest"]
+    assert import_in(told["path"], "import eta; print(eta.BUILT)") == "empty\n"
 
 
 def test_overridden_requirements_are_taken_out_of_the_consistency_check(site: Site) -> None:

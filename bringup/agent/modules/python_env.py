@@ -8,7 +8,8 @@
     verify   prove each environment of `environments` again, every recorded hash included; changes nothing
 An environment is a dict: name, digest, python (path of the interpreter), version ("3.11.2"), lock (SHA-256 of the
 lock's text), packages ({name: version}), overrides ([names]), overlay ({"digest", "size"} of a tar or null),
-sources ([names of packages that may be built]), verify ({"config": {...}, "imports": [...], "commands": [...]}).
+sources ([names of packages that may be built]), build (variables for those builds),
+verify ({"config": {...}, "imports": [...], "commands": [...]}).
 """
 
 import os

@@ -100,6 +100,10 @@ def build(task, item, uv):
 
 def _stage(task, item, uv, staged, target):
     env = environment(task)
+    if item.get("build"):
+        # uv keeps what it built by its source alone: what other variables made of it must not be taken for it
+        mark = hashlib.sha256(json.dumps(item["build"], sort_keys=True).encode("utf-8")).hexdigest()[:8]
+        env["UV_CACHE_DIR"] += "-" + mark
     _uv(item, [uv, "venv", "--relocatable", "--no-project", "--no-config", "--no-python-downloads", "--python",
                      item["python"], "--quiet", staged], env)
     python = os.path.join(staged, "bin", "python")
@@ -186,7 +190,7 @@ def _sync(task, item, uv, python, lock, env, extra):
         for name in item["sources"]:
             argv += ["--no-binary", name]
     argv += ["--no-build"] if not item.get("sources") else []
-    done = _uv(item, argv + extra + [lock], env)
+    done = _uv(item, argv + extra + [lock], dict(env, **(item.get("build") or {})))
     for line in done.stderr.splitlines():
         if re.match(r"(Resolved|Prepared|Installed) ", line):
             task.line("%s: %s" % (item["name"], line[0].lower() + line[1:]))

@@ -20,7 +20,8 @@ def finding(check, summary, **more):
     out["findings"].append(dict(more, check=check, summary=summary))
 def plain(name):
     return re.sub(r"[-_.]+", "-", name).lower()
-owners, imports, tops = {}, {}, set()
+owners, imports, tops, compiled = {}, {}, set(), {}
+extension = re.compile(r"(^|/)(?!lib)[^/]+(\.cpython-[^/]*|\.abi3)?\.so$")
 def look(info):
     folder = os.path.join(site, info)
     meta = {}
@@ -48,6 +49,12 @@ def look(info):
                 owners.setdefault(inside, []).append((name, row[1] if len(row) > 1 else ""))
             if inside.endswith((".py", ".so")) and os.sep + "__pycache__" not in inside:
                 imports.setdefault(inside.split(os.sep)[0], set()).add(name)
+                if extension.search(inside):
+                    top = inside.split(os.sep)[0].split(".")[0]
+                    folder_of = os.path.join(site, top)
+                    if top.isidentifier() and (not os.path.isdir(folder_of) or
+                                               os.path.isfile(os.path.join(folder_of, "__init__.py"))):
+                        compiled.setdefault(top, "%s %s" % (name, version))
         if len(row) < 2 or not row[1]:
             continue
         kind, _, digest = row[1].partition("=")
@@ -102,6 +109,7 @@ known = tops | overlay | {"_virtualenv.py", "_virtualenv.pth", "__pycache__", "R
 for entry in sorted(set(os.listdir(site)) - known):
     finding("strangers", "%s lies in site-packages and belongs to no package" % entry, expected="nothing of the kind",
             found=os.path.join(site, entry))
+out["compiled"] = compiled
 out["imports"] = dict((top, sorted(names)) for top, names in imports.items())
 print(json.dumps(out))
 """
@@ -226,18 +234,90 @@ def prove(task, item, prefix, uv, env):
     if config:
         said = _config(env, python, config, findings)
         proven.append(said)
-    for name in (item.get("verify") or {}).get("imports") or []:
-        done = run([python, "-I", "-c", "import " + name], env, 300)
-        if done.rc != 0:
-            findings.append({"check": "imports", "summary": "import %s fails" % name, "expected": "rc 0",
-                             "found": _last(done.stderr) or "rc %d" % done.rc})
-        else:
-            proven.append("import " + name)
+    proven += _imports(env, python, item, report["compiled"], findings)
+    if "torch" in item["packages"] and not any(found["check"] == "imports" for found in findings):
+        proven.append(_torch(env, python, findings))
     if uv:
         findings += _consistency(env, uv, python, item)
         proven.append("requirements hold together")
     task.line("%s: proven in %.1f s, %d findings" % (item["name"], time.time() - started, len(findings)))
     return {"packages": report["packages"], "findings": findings, "proven": proven, "imports": report["imports"]}
+
+
+def _imports(env, python, item, compiled, findings):
+    """Import what env.yml names and every package with compiled code, each in a process of its own, some at a time."""
+    import threading
+
+    verify = item.get("verify") or {}
+    named = list(verify.get("imports") or [])
+    left = named + sorted(name for name in compiled if name not in named and name not in (
+        verify.get("not_imported") or ()))
+    lock, good = threading.Lock(), []
+
+    def some():
+        while True:
+            with lock:
+                if not left:
+                    return
+                name = left.pop(0)
+            done = run([python, "-I", "-c", "import " + name], env, 300)
+            if done.rc == 0:
+                good.append(name)
+                continue
+            of = " (%s)" % compiled[name] if name in compiled else ""
+            torch = item["packages"].get("torch")
+            findings.append({
+                "check": "imports", "summary": "import %s fails%s" % (name, of), "package": name,
+                "expected": "rc 0" + (", built against torch %s" % torch if torch and of else ""),
+                "found": _last(done.stderr) or ("no end after 300 s" if done.timed_out else "rc %d" % done.rc)})
+
+    threads = [threading.Thread(target=some) for _ in range(max(1, min(4, os.cpu_count() or 1, len(left))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    others = [name for name in good if name not in named]
+    return ["import " + name for name in named if name in good] + (
+        ["%d compiled packages imported" % len(others)] if others else [])
+
+
+DRIVER = "/proc/driver/nvidia/version"
+
+_TORCH = r"""
+import json, torch
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(),
+                  "devices": torch.cuda.device_count()}))
+"""
+
+
+def _torch(env, python, findings):
+    """What torch was built for and whether that works with the driver of this host. Appends a finding."""
+    try:
+        with open(DRIVER) as file:
+            driver = file.read()
+    except (IOError, OSError):
+        driver = None
+    said = _document(env, [python, "-I", "-c", _TORCH], "ask torch for its CUDA")
+    finding = torch_finding(said, driver)
+    if finding:
+        findings.append(finding)
+    built = "CUDA %s" % said["cuda"] if said["cuda"] else "no CUDA"
+    return "torch %s is built for %s%s" % (said["version"], built, ", %d devices" % said["devices"] if driver else "")
+
+
+def torch_finding(said, driver):
+    """A finding where a driver is loaded and torch's CUDA does not work with it, else None.
+
+    `said` is version, cuda, available; `driver` the text of the loaded driver, None where none is loaded.
+    """
+    import re
+
+    if driver is None or not said["cuda"] or said["available"]:
+        return None
+    found = re.search(r"\b(\d{3}\.\d+(\.\d+)?)\b", driver)
+    return {"check": "torch", "summary": "CUDA is not available to torch %s on this host" % said["version"],
+            "expected": "a driver for CUDA %s" % said["cuda"],
+            "found": "driver %s" % (found.group(1) if found else driver.splitlines()[0][:80])}
 
 
 def commands(task, item, prefix):

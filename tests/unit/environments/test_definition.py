@@ -8,6 +8,7 @@ import pytest
 
 from bringup.base.errors import InputError
 from bringup.environments.definition import Platform, load_environment, names
+from bringup.environments.locks import read_lock
 
 GOOD = """\
 purpose: test
@@ -41,6 +42,10 @@ def test_defaults(tmp_path: Path) -> None:
     (GOOD.replace('"2.28"}', '"2.28", device: cuda}'), 4, "cuda12.8"),
     (GOOD + 'overrides: [{requirement: "a==1"}]\n', 5, "reason"),
     (GOOD + "overlay: nowhere\n", 5, "not there"),
+    (GOOD + "build: {VLLM_TARGET_DEVICE: empty}\n", 5, "nothing to build"),
+    (GOOD + "sources: [vllm]\nbuild: {PYTHONPATH: /x}\n", 6, "more than a build"),
+    (GOOD + "sources: [vllm]\nbuild: [empty]\n", 6, "no mapping"),
+    (GOOD.replace('"2.28"}', '"2.28", not_locked: ""}'), 4, "without a reason"),
     (GOOD + "exclude_newer: soon\n", 5, "2026"),
     (GOOD + "verify: {config: {file: env.yml, model_type: x, expect: maybe}}\n", 5, "known"),
     (GOOD + "verify: {commands: [vllm --version]}\n", 5, "list of words"),
@@ -68,6 +73,19 @@ def test_a_platform_fits_by_machine_and_glibc(machine: str, glibc: str | None, f
 
 def test_all_environments_of_the_project_can_be_read() -> None:
     found = names(ENVS)
-    assert {"lab", "lab-legacy", "glm51-vllm", "glm51-sglang", "glm51-kt", "glm51-kt-pinned", "legacy"} <= set(found)
+    assert {"lab", "lab-legacy", "glm51-vllm", "glm51-vllm-next", "glm51-vllm-ascend", "glm51-sglang", "glm51-kt",
+            "glm51-kt-pinned", "legacy"} <= set(found)
     for name in found:
-        assert load_environment(ENVS, name).purpose
+        environment = load_environment(ENVS, name)
+        assert environment.purpose
+        # a platform has a lock, or the reason why none can be had
+        for platform in environment.platforms:
+            assert environment.lock_file(platform).is_file() != bool(platform.not_locked), (name, platform.name)
+
+
+def test_the_ascend_lock_holds_nothing_of_cuda_and_one_row_of_the_vendors_table() -> None:
+    lock = read_lock(ENVS / "glm51-vllm-ascend" / "locks" / "linux-aarch64-cann9.1.txt").of_python("3.11")
+    assert not [name for name in lock if name.startswith(("nvidia-", "cuda-", "flashinfer"))]
+    assert (lock["vllm"], lock["vllm-ascend"], lock["torch"], lock["transformers"]) == (
+        "0.23.0", "0.23.0", "2.10.0", "5.5.4")
+    assert lock["torch-npu"].startswith("2.10.0")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bringup.agent.modules.python_env_check import torch_finding
 from bringup.base.errors import StepError
 from bringup.environments.definition import Environment, Override, Platform
 from bringup.environments.locks import parse_lock
@@ -70,6 +71,29 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> Non
         plan_for(only, replace(facts("3.12.1"), driver="550.144.03"), "h200")
     told = str(caught.value)
     assert "driver 580 or newer for CUDA 13.0.96" in told and "550.144.03" in told and "nothing was downloaded" in told
+
+
+def test_a_platform_without_a_lock_says_the_resolvers_reason() -> None:
+    arm = Platform("arm", "aarch64", "2.28", not_locked="kt-kernel has no wheels for aarch64")
+    prepared = replace(PREPARED, environment=replace(ENVIRONMENT, platforms=(*PLATFORMS, arm)))
+    with pytest.raises(StepError) as caught:
+        plan_for(prepared, facts("3.12.1", machine="aarch64"), None)
+    told = str(caught.value)
+    assert "cannot be had on arm" in told and "kt-kernel has no wheels for aarch64" in told and "env.list" in told
+
+
+@pytest.mark.parametrize(("said", "driver", "finding"), [
+    ({"version": "2.11.0", "cuda": "13.0", "available": False},
+     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30", "driver 550.144.03"),
+    ({"version": "2.11.0", "cuda": "13.0", "available": True}, "NVRM version: 580.126.09", None),
+    ({"version": "2.11.0", "cuda": "13.0", "available": False}, None, None),
+    ({"version": "2.13.0+cpu", "cuda": None, "available": False}, "NVRM version: 580.126.09", None),
+])
+def test_torchs_cuda_against_the_driver(said: dict[str, object], driver: str | None, finding: str | None) -> None:
+    found = torch_finding(said, driver)
+    assert (found or {}).get("found") == finding
+    if found:
+        assert found["expected"] == "a driver for CUDA 13.0"
 
 
 def test_the_digest_names_what_decides_the_content_and_nothing_else() -> None:
