@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 
-from bringup.agent import questions_load, questions_net, questions_pair, safetensors
+from bringup.agent import questions_load, questions_makers, questions_net, questions_pair, safetensors
 from bringup.agent.processes.proc import MARK
 
 _SECRET = re.compile(r"((?:--?|\b)[A-Za-z0-9_-]*(?:api[-_]?key|token|passw(?:or)?d|secret)[A-Za-z0-9_-]*[= ])\S+",
@@ -415,6 +415,8 @@ _QUESTIONS = {
     "account": _account,
     "devices": _devices,
     "collective": questions_load.collective,
+    "hccl": questions_makers.hccl,
+    "rccl": questions_makers.rccl,
     "copies": questions_load.copies,
     "diagnosis": questions_load.diagnosis,
     "disk_read": questions_load.disk_read,

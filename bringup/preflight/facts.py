@@ -333,12 +333,24 @@ class Facts:
     @cached_property
     def all_reduce(self) -> load.Collective:
         """The all-reduce inside the host. A run that ended with a status counts as none. Raises Unread."""
-        answer = self.answers.get("load.all_reduce")
-        text = self.answers.text("load.all_reduce", any_status=True)
+        return load.collective(self._run("load.all_reduce"))
+
+    @cached_property
+    def rccl(self) -> load.Collective:
+        """The same over AMD GPUs, by rccl-tests. Raises Unread."""
+        return load.collective(self._run("load.rccl"))
+
+    @cached_property
+    def hccl(self) -> tuple[tuple[int, float], ...]:
+        """The same over Ascend chips: (bytes, algorithm bandwidth in GB/s), every size right. Raises Unread."""
+        return load.hccl(self._run("load.hccl"))
+
+    def _run(self, probe: str) -> str:
+        answer = self.answers.get(probe)
+        text = self.answers.text(probe, any_status=True)
         if answer.rc:
-            reason = load.complaint(text.splitlines())
-            raise Unread(f"the all-reduce ended with {answer.rc}: {reason}")
-        return load.collective(text)
+            raise Unread(f"the all-reduce ended with {answer.rc}: {load.complaint(text.splitlines())}")
+        return text
 
     @cached_property
     def replica_run(self) -> load.Collective:

@@ -84,6 +84,8 @@ class Questions:
             "libraries": {"root": self.root},
             "collective": {"root": self.root, "tool": self.nccl_tests, "python": self.torch_python,
                            "environment": dict(self.environment)},
+            "hccl": {"root": self.root},
+            "rccl": {"root": self.root, "tool": self.nccl_tests, "environment": dict(self.environment)},
             "copies": {"root": self.root, "python": self.torch_python},
             "diagnosis": {"root": self.root},
             "disk_read": {"path": self.model_path},
@@ -235,6 +237,8 @@ _PRIVATE = (
 
 _LOAD = (
     Probe("load.all_reduce", ask="collective", platform="nvidia", tier="deep", deadline=240, load=True, limit=4 << 20),
+    Probe("load.hccl", ask="hccl", platform="ascend", tier="deep", deadline=240, load=True, limit=1 << 20),
+    Probe("load.rccl", ask="rccl", platform="amd", tier="deep", deadline=240, load=True, limit=4 << 20),
     Probe("load.copies", ask="copies", platform="nvidia", tier="deep", deadline=180, load=True),
     Probe("load.dcgm", ask="diagnosis", platform="nvidia", tier="deep", deadline=150, load=True),
     Probe("load.disk", ask="disk_read", tier="deep", deadline=40, load=True),

@@ -27,7 +27,10 @@ def line_for(profile: Profile, ranks: int, nvls: bool | None) -> Line | None:
        tier="deep", reads=("load.all_reduce",), source="hardware profile: the line for that number of devices",
        remedy="look at nvlink.*, fabric.* and the NCCL variables; then with NCCL_DEBUG=INFO by hand")
 def all_reduce(view: View) -> Outcome:
-    run = view.facts.all_reduce
+    return _against_line(view, view.facts.all_reduce)
+
+
+def _against_line(view: View, run: Collective) -> Outcome:
     trouble = _trouble(run)
     if trouble is not None:
         return trouble
@@ -56,6 +59,27 @@ def _trouble(run: Collective) -> Outcome | None:
         return unknown("the all-reduce names no devices" if not run.ranks else
                        f"the largest size is {size(run.largest.size)}: too small to judge links by")
     return None
+
+
+@check("collective.rccl", "an all-reduce over the GPUs of the host reaches its line", platform="amd", tier="deep",
+       reads=("load.rccl",), source="hardware profile: the line for that number of devices",
+       remedy="rocm-smi --showtopo; look at the links and at the NCCL variables, then with NCCL_DEBUG=INFO by hand")
+def rccl(view: View) -> Outcome:
+    return _against_line(view, view.facts.rccl)
+
+
+@check("collective.hccl", "an all-reduce over the chips of the host comes out right", platform="ascend", tier="deep",
+       reads=("load.hccl",), source="hccl_test: check_result success at every size",
+       remedy="look at ascend.health, ascend.ecc and hccn.*; take the chip out that computes wrongly")
+def hccl(view: View) -> Outcome:
+    rows = view.facts.hccl
+    largest, speed = max(rows)
+    if largest < LEAST_SIZE:
+        return unknown(f"hccl_test stops at {size(largest)}")
+    best = max(one for _, one in rows)
+    text = f"right at {len(rows)} sizes, {speed:.1f} GB/s at {size(largest)} (algorithm bandwidth; best {best:.1f})"
+    # no peer publishes a line for a host: what is recorded as the baseline is the line
+    return passed(text, data={"algbw": speed, "size": largest})
 
 
 @check("collective.transport", "the devices of a host talk through NVLink or PCIe peers, not through the host's memory",

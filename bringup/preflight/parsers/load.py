@@ -211,5 +211,7 @@ def hccl(text: str) -> tuple[tuple[int, float], ...]:
                 raise Unread(f"the check of {words[0]} bytes: {words[3]}")
             out.append((int(words[0]), float(words[2])))
     if not out or "alg_bandwidth" not in text:
-        raise Unread("no row of hccl_test")
+        raise Unread(f"no row of hccl_test: {complaint(plain(text).splitlines())}")
+    if len({size for size, _ in out}) != len(out):
+        raise Unread("hccl_test shows a size twice")
     return tuple(out)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from preflight_hosts import bad, by_check, change, edit, findings_of, sample
 from preflight_makers import AMD, ASCEND, amd_host, ascend_host, without_process
 
+from bringup.agent import questions, questions_makers
 from bringup.base.verdicts import Verdict
 from bringup.preflight.answers import Answer, Answers
+from bringup.preflight.deep import why_not
+from bringup.preflight.facts import Facts
+from bringup.preflight.judge import Chosen
+from bringup.preflight.parsers import load
+from bringup.preflight.registry import View
 from bringup.preflight.requirement import profiles
 
 A950 = replace(ASCEND, hardware="ascend-950", profile=profiles()["ascend-950"], accelerators=1, nodes=("npu-01", "b"))
@@ -97,3 +105,68 @@ def test_nvme(text: str, verdict: Verdict) -> None:
     assert by_check(findings_of(answers, AMD), "disk.health")[0].verdict is verdict
     none = change(amd_host("amd-01"), "host.nvme", "")
     assert by_check(findings_of(none, AMD), "disk.health")[0].verdict is Verdict.SKIP
+
+
+HCCL = sample("hccl-test/all_reduce-format.txt") + "1073741824      22105.3         48.57                  success\n"
+
+
+@pytest.mark.parametrize(("text", "rc", "verdict", "word"), [
+    (HCCL, 0, Verdict.PASS, "48.6 GB/s at 1.1 GB"),
+    (sample("hccl-test/all_reduce-format.txt"), 0, Verdict.UNKNOWN, "stops at 33.6 MB"),
+    (HCCL.replace("success", "failed"), 0, Verdict.UNKNOWN, "failed"),
+    (HCCL + HCCL, 0, Verdict.UNKNOWN, "twice"),
+    ("There are not enough slots available\n", 1, Verdict.UNKNOWN, "ended with 1"),
+    ("", 0, Verdict.UNKNOWN, "no row"),
+])
+def test_hccl_test(text: str, rc: int, verdict: Verdict, word: str) -> None:
+    answers = change(without_process(ascend_host("a2-01")), "load.hccl", text, rc=rc)
+    one = by_check(findings_of(answers, ASCEND, Chosen("deep")), "collective.hccl")[0]
+    assert one.verdict is verdict and word in one.summary, one.summary
+
+
+def test_rccl_tests_against_the_line_of_the_hardware() -> None:
+    text = sample("nccl-tests/all_reduce-a100x8-1node.txt")
+    answers = change(amd_host("amd-01"), "load.rccl", text)
+    one = by_check(findings_of(answers, AMD, Chosen("deep")), "collective.rccl")[0]
+    assert one.verdict is Verdict.FAIL and one.required == "314 GB/s for 8"
+    fast = change(amd_host("amd-01"), "load.rccl", text.replace("231.72", "331.72"))
+    assert by_check(findings_of(fast, AMD, Chosen("deep")), "collective.rccl")[0].verdict is Verdict.PASS
+
+
+def test_chips_in_use_are_not_loaded() -> None:
+    serving = View(Facts(ascend_host("a2-01")), ASCEND)
+    assert "the devices are in use: pid" in why_not(serving)
+    assert why_not(View(Facts(without_process(ascend_host("a2-01"))), ASCEND)) == ""
+
+
+@pytest.mark.parametrize("ask", ["hccl", "rccl"])
+def test_without_devices_or_tools_a_collective_is_skipped_with_the_reason(ask: str) -> None:
+    answer = questions.answer(ask, {"root": "/nonexistent"})
+    assert "a collective needs two" in answer["skipped"], answer
+
+
+def test_a_collective_of_ascend_runs_cann_s_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tools in their places: all chips, CANN's settings read, the tool's text and status as they are."""
+    for name, text in (("mpirun", 'shift 2; exec "$@"'),
+                       ("all_reduce_test", f'echo "$*"; cat <<EOF\n{HCCL}EOF\nexit 3')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(questions_makers, "_HCCL", (str(tmp_path / "all_reduce_test"),))
+    monkeypatch.setattr(questions_makers, "_MPI", (str(tmp_path / "mpirun"),))
+    chips = [f"/dev/davinci{number}" for number in range(8)]
+    monkeypatch.setattr("bringup.agent.questions_makers.glob.glob", lambda pattern: (
+        [*chips, "/dev/davinci_manager"] if pattern == "/dev/davinci*" else [pattern] if "*" not in pattern else []))
+    answer = questions.answer("hccl", {"root": "/nonexistent"})
+    assert answer["rc"] == 3 and "-p 8" in answer["stdout"] and load.hccl(answer["stdout"])[-1] == (1 << 30, 48.57)
+
+
+def test_a_device_that_somebody_has_open_is_not_loaded(tmp_path: Path) -> None:
+    device = tmp_path / "davinci0"
+    device.touch()
+    pattern = f"^{device}$"
+    assert questions_makers.used({}, pattern) == ""
+    with subprocess.Popen(["sleep", "60"], stdin=device.open()) as holder:
+        try:
+            assert questions_makers.used({}, pattern) == f"the devices are in use: pid {holder.pid}, sleep"
+        finally:
+            holder.kill()
