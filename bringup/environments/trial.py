@@ -23,7 +23,7 @@ def trial_environment(files: Sequence[Path], base: Environment | None, platforms
         machine = "aarch64" if this.machine() in ("arm64", "aarch64") else "x86_64"
         base = Environment("trial", Path(), "requirements tried together", ("3.12",),
                            (Platform(f"linux-{machine}", machine, "2.28"),))
-    chosen = tuple(item for item in base.platforms if not platforms or item.name in platforms)
+    chosen = tuple(item for item in base.platforms if item.name in platforms or (not platforms and not item.not_locked))
     if not chosen:
         raise InputError(f"no such platform: {', '.join(platforms)}",
                          expected=", ".join(item.name for item in base.platforms))
