@@ -104,7 +104,8 @@ def _ask(fleet: Fleet, plan: LaunchPlan, replicas: Sequence[ReplicaPlan]
             model = (fleet.variables(host).get("deployment") or {}).get("model_path") or plan.model_path
             own = fleet.variables(host).get("cluster_address")
             args[host] = {"peers": peers or [addresses.get(host, host)], "address": str(own) if own else None,
-                          "model": str(model) if str(model).startswith("/") else None}
+                          "model": str(model) if str(model).startswith("/") else None,
+                          "rdma_ports": _ports_wanted(fleet.variables(host))}
     results = calls.call_all(fleet, "engine_facts", args, changes=False, timeout=300)
     for host, result in calls.broken(results).items():
         raise StepError(f"what a start needs to know was not found: {calls.first_line(result)}", host=host,
@@ -118,9 +119,20 @@ def _ask(fleet: Fleet, plan: LaunchPlan, replicas: Sequence[ReplicaPlan]
                             found=str(data.get("address") or data.get("unresolved")),
                             next="set cluster_address (and cluster_interface) in the inventory")
         found[host] = HostFacts(data.get("address") if several else None, data.get("interface"),
-                                data.get("physical_cores"), data.get("numa_nodes"))
+                                data.get("physical_cores"), data.get("numa_nodes"),
+                                tuple(str(port) for port in data.get("rdma_ports") or ()),
+                                tuple(f"{port} ({why})" for port, why in data.get("rdma_left_out") or ()),
+                                data.get("gid_index"))
         manifests[host] = data.get("model")
     return found, manifests
+
+
+def _ports_wanted(variables: Mapping[str, Any]) -> list[str] | None:
+    """`rdma_ports` of a host: names of devices or `device:port`; an empty list is none at all, None is worked out."""
+    value = variables.get("rdma_ports")
+    if value is None:
+        return None
+    return [value] if isinstance(value, str) and value else [str(port) for port in value or ()]
 
 
 def key_of(fleet: Fleet, plan_variable: str | None) -> tuple[str, str] | None:

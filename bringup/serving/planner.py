@@ -20,7 +20,15 @@ from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment, read_deployment
 from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
 from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
-from bringup.serving.planning.site import HostFacts, Node, Site, arguments_of, environment_of, serves_http
+from bringup.serving.planning.site import (
+    HostFacts,
+    Node,
+    Site,
+    arguments_of,
+    environment_of,
+    rdma_of,
+    serves_http,
+)
 from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.render import INTERFACE, Rendering, Request
 from bringup.serving.recipes.schema import Library
@@ -61,6 +69,8 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         "addresses": {node.host: node.address for node in nodes},
         "address_reasons": {node.host: node.address_reason for node in nodes},
         "interface_reasons": {node.host: node.interface_reason for node in nodes},
+        "rdma_reasons": {host: reason for site in sites.values() if (rdma := rdma_of(site.nodes)) is not None
+                         for host, reason in rdma.reasons.items()},
     })
     served = flag_value(planned[0].head.argv, engine.served_name_flag) or deployment.model_path
     return LaunchPlan(
@@ -212,9 +222,20 @@ def _node(host: str, variables: Mapping[str, Any], found: HostFacts, lab: bool) 
     else:
         interface, why = INTERFACE, "found on the host by its route to the others when the release is made"
     cores, numa = variables.get("physical_cores"), variables.get("numa_nodes")
-    facts = HostFacts(address, interface, int(cores) if cores else found.physical_cores,
-                      int(numa) if numa else found.numa_nodes)
+    index = variables.get("gid_index")
+    facts = HostFacts(address, interface, _count(host, "physical_cores", cores) or found.physical_cores,
+                      _count(host, "numa_nodes", numa) or found.numa_nodes, found.rdma_ports, found.rdma_left_out,
+                      _count(host, "gid_index", index) if index not in (None, "") else found.gid_index)
     return Node(host, address, reason, interface, why, facts)
+
+
+def _count(host: str, name: str, value: Any) -> int | None:
+    if value in (None, ""):
+        return None
+    text = str(value).strip()
+    if not text.isdigit():
+        raise InputError(f"`{name}` of {host} takes a whole number", found=text)
+    return int(text)
 
 
 def _replica(name: str, site: Site, renderings: Mapping[str, Rendering], lab: bool) -> ReplicaPlan:

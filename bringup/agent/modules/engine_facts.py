@@ -10,10 +10,13 @@ import os
 import socket
 import struct
 
+from bringup.agent.modules import _rdma
+
 ARGUMENTS = {
     "peers": {"type": "list", "default": []},
     "address": {"type": "str"},
     "model": {"type": "str"},
+    "rdma_ports": {"type": "list"},
 }
 
 _SMALL = (".json", ".jinja", ".txt", ".model", ".py")
@@ -23,7 +26,9 @@ _SMALL_LIMIT = 64 * 1024 * 1024
 def run(task):
     found = _towards(task.args["peers"], task.args.get("address"))
     cores, nodes = _cores()
-    found.update(changed=False, physical_cores=cores, numa_nodes=nodes)
+    chosen, left, index = _rdma.ports(wanted=task.args.get("rdma_ports"))
+    found.update(changed=False, physical_cores=cores, numa_nodes=nodes, rdma_ports=chosen, rdma_left_out=left,
+                 gid_index=index)
     if task.args.get("model"):
         found["model"] = manifest(task.args["model"])
     return found

@@ -159,6 +159,8 @@ def _command(plan: LaunchPlan, process: ProcessPlan, width: int) -> Iterator[str
 def _env_reason(plan: LaunchPlan, host: str, name: str) -> str:
     if name.endswith("_SOCKET_IFNAME"):
         return str(plan.facts.get("interface_reasons", {}).get(host, ""))
+    if name == "NCCL_IB_HCA":
+        return str(plan.facts.get("rdma_reasons", {}).get(host, ""))
     return ENV_REASONS.get(name, "")
 
 

@@ -24,6 +24,9 @@ class HostFacts:
     interface: str | None = None
     physical_cores: int | None = None
     numa_nodes: int | None = None
+    rdma_ports: tuple[str, ...] | None = None
+    rdma_left_out: tuple[str, ...] = ()
+    gid_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,30 @@ class Site:
     @property
     def head(self) -> Node:
         return self.nodes[0]
+
+
+@dataclass(frozen=True)
+class Rdma:
+    """The RDMA ports of every node of a replica, `device:port` by host, and the index of their RoCE address where each
+    node has one. `reasons` are by host."""
+
+    ports: Mapping[str, tuple[str, ...]]
+    gid_index: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+
+def rdma_of(nodes: Sequence[Node]) -> Rdma | None:
+    """What the nodes agree on: RDMA when all of them have ports, an index when all of them have one."""
+    ports = {node.host: node.facts.rdma_ports or () for node in nodes}
+    if len(nodes) < 2 or not all(ports.values()):
+        return None
+    index = {node.host: node.facts.gid_index for node in nodes if node.facts.gid_index is not None}
+    reasons = {}
+    for node in nodes:
+        left = "; ".join(node.facts.rdma_left_out)
+        reasons[node.host] = f"{len(ports[node.host])} active of the highest rate" + (f"; left out: {left}" if left
+                                                                                       else "")
+    return Rdma(ports, index if len(index) == len(nodes) else {}, reasons)
 
 
 class Words:
@@ -177,6 +204,12 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
             env["VLLM_HOST_IP"] = (node.address, "site")
         # above our own deadline, so that ours is the one that speaks
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = (str(round(site.load_deadline * 2)), "site")
+    rdma = rdma_of(site.nodes) if site.engine.name != "vllm-ascend" else None
+    if rdma is not None:
+        # `=`: these very ports, not every port whose name begins so
+        env.setdefault("NCCL_IB_HCA", ("=" + ",".join(rdma.ports[node.host]), "site"))
+        if rdma.gid_index:
+            env.setdefault("NCCL_IB_GID_INDEX", (str(rdma.gid_index[node.host]), "site"))
     env["HF_HUB_OFFLINE"] = ("1", "site")
     for name, value in site.deployment.env.items():
         env[name] = (value, "site")
@@ -189,6 +222,7 @@ def hccl_connect(load_deadline: float) -> int:
 
 
 ENV_REASONS = {
+    "NCCL_IB_GID_INDEX": "the index of the RoCE v2 address with an IPv4 address in it, found anew for each start",
     "HCCL_CONNECT_TIMEOUT": "how long nodes wait for each other; 120 s by default, too short while one still loads",
     "HCCL_IF_IP": "the address that this node offers to the others",
     "VLLM_HOST_IP": "the address that this node offers to the others",
