@@ -19,14 +19,14 @@ from bringup.base.errors import InputError, StepError
 from bringup.base.paths import Project
 from bringup.base.text import plural
 from bringup.base.text import size as size_text
-from bringup.bundle.content import pack_project, pack_source, read_image, requirements_here, write_text
+from bringup.bundle.content import pack_project, pack_source, requirements_here, write_text
 from bringup.bundle.download import Wanted, fetch, sha256_of
 from bringup.bundle.interpreters import Interpreter, fetch_interpreter, given_interpreter
 from bringup.bundle.kernels import fetch_kernel, packages_of
 from bringup.bundle.manifest import KINDS, Carried, Entry, Manifest, safe_name
 from bringup.bundle.system import fetch_packages
 from bringup.bundle.wanted import Needs, Wheels
-from bringup.bundle.wheels import wheels_named, wheels_of
+from bringup.bundle.wheels import wheels_named, wheels_of, wheels_to_build
 from bringup.environments.supplies import lock_digest
 from bringup.environments.uv import uv_blob, uv_version
 
@@ -101,6 +101,10 @@ def _wheels(needs: Needs, cache: Path, settings: Mapping[str, str], tell: Teller
             wanted.update((wheel.sha256, wheel) for wheel in by_python[python])
         of.append((item, by_python))
     places = fetch_all(list(wanted.values()), cache, settings, tell, "wheels")
+    more = _to_build(of, places, settings, tell)
+    if more:
+        places.update(fetch_all(list(more.values()), cache, settings, tell, "to build"))
+        wanted.update(more)
     for sha256, wheel in wanted.items():
         out.add(f"wheels/{safe_name(wheel.name)}", "wheel", places[sha256], sha256=sha256)
     for item, by_python in of:
@@ -109,6 +113,21 @@ def _wheels(needs: Needs, cache: Path, settings: Mapping[str, str], tell: Teller
             item.environment.name, platform.name, platform.machine, platform.glibc, platform.device,
             lock_digest(item.lock), {python: tuple(sorted(wheel.sha256 for wheel in wheels))
                                      for python, wheels in by_python.items()}))
+
+
+def _to_build(of: Sequence[tuple[Wheels, dict[str, list[Wanted]]]], places: Mapping[str, Path],
+              settings: Mapping[str, str], tell: Teller) -> dict[str, Wanted]:
+    """What the hosts need to build the sources among what was fetched; it is added to each environment's files."""
+    out: dict[str, Wanted] = {}
+    for item, by_python in of:
+        for python, files in by_python.items():
+            for source in [one for one in files if not one.name.endswith(".whl")]:
+                tell.progress("to build", source.name)
+                found = wheels_to_build(places[source.sha256], item.environment, python, item.platform, settings)
+                have = {one.sha256 for one in files}
+                files += [one for one in found if one.sha256 not in have]
+                out.update((one.sha256, one) for one in found)
+    return out
 
 
 def fetch_all(wanted: Sequence[Wanted], cache: Path, settings: Mapping[str, str], tell: Teller, subject: str
@@ -204,10 +223,9 @@ def _system(needs: Needs, cache: Path, tell: Teller, out: Collected) -> None:
 
 def _given(needs: Needs, cache: Path, tell: Teller, out: Collected) -> None:
     """What the inventory names: archives of images, sources."""
-    for path in needs.images:
-        tell.progress("images", path.name)
-        image = read_image(path, str(path))
-        out.add(f"images/{safe_name(path.name)}", "image", path, {"tags": " ".join(image.tags), "id": image.id})
+    for image in needs.images:
+        path = image.path
+        out.add(f"images/{safe_name(path.name)}", "image", path, {"tags": " ".join(image.tags), "layers": image.layers})
         tell.done("images", f"{', '.join(image.tags) or path.name}, {size_text(path.stat().st_size)}")
     names: dict[str, Path] = {}
     for path in needs.sources:

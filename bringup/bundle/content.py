@@ -29,11 +29,12 @@ _LEFT = frozenset({"__pycache__", ".git", ".bringup", ".mypy_cache", ".ruff_cach
 
 @dataclass(frozen=True)
 class Image:
-    """An archive of `docker save`: its tags, and the digest of its configuration, which is the image's id."""
+    """An archive of `docker save`: its tags, and a digest over its layers, the same whatever engine loads it (its id is
+    not)."""
 
     path: Path
     tags: tuple[str, ...]
-    id: str
+    layers: str
 
 
 def tar_folder(folder: Path, target: Path, *, only: Iterable[str] | None = None, left: frozenset[str] = frozenset()
@@ -142,6 +143,9 @@ def read_image(path: Path, where: str) -> Image:
             if not isinstance(said, list) or len(said) != 1:
                 raise InputError("the archive holds more or less than one image", where=where, found=path.name,
                                  expected="docker save IMAGE:TAG --output FILE.tar")
+            if not said[0].get("RepoTags"):
+                raise InputError("the archive of the image names no tag", where=where, found=path.name,
+                                 expected="docker save IMAGE:TAG --output FILE.tar (by its name, not by its id)")
             names = set(archive.getnames())
             missing = [name for name in (said[0]["Config"], *said[0]["Layers"]) if name not in names]
             if missing:
@@ -149,11 +153,12 @@ def read_image(path: Path, where: str) -> Image:
                                  expected=missing[0], found=f"{len(names)} files", next="save it again")
             configured = archive.extractfile(said[0]["Config"])
             content = configured.read() if configured else b""
+            layers = [str(layer) for layer in json.loads(content)["rootfs"]["diff_ids"]]
     except (OSError, tarfile.TarError, KeyError, ValueError, TypeError) as error:
         raise InputError("this is no archive of an image", where=where, found=f"{path.name}: {error}",
                          expected="docker save IMAGE:TAG --output FILE.tar") from None
     refuse_in(content, f"{path.name} (its configuration)")
-    return Image(path, tuple(said[0].get("RepoTags") or ()), f"sha256:{hashlib.sha256(content).hexdigest()}")
+    return Image(path, tuple(said[0].get("RepoTags") or ()), hashlib.sha256("\n".join(layers).encode()).hexdigest())
 
 
 def write_text(target: Path, text: str) -> None:

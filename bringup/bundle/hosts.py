@@ -56,10 +56,14 @@ def _call(variables: Mapping[str, Any]) -> Call | None:
     for item in others:
         if item["kind"] == "image" and PurePosixPath(item["path"]).name in images:
             blobs.append(_blob(item))
-            loaded.append({"id": item["about"]["id"], "tags": item["about"]["tags"].split(), "digest": item["sha256"]})
+            loaded.append({"layers": item["about"]["layers"], "tags": item["about"]["tags"].split(),
+                           "digest": item["sha256"]})
     if not sets and not loaded:
         return None
-    return Call("bundle_content", {"packages": sets, "images": loaded}, become=become_of(variables), timeout=_SECONDS,
+    deployment = variables.get("deployment") or {}
+    client = (deployment.get("container") or {}).get("client") or deployment.get("manager")
+    args = {"packages": sets, "images": loaded, "client": str(client or "docker")}
+    return Call("bundle_content", args, become=become_of(variables), timeout=_SECONDS,
                 blobs=tuple({blob.digest: blob for blob in blobs}.values()))
 
 

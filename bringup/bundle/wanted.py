@@ -12,6 +12,7 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
+from bringup.bundle.content import Image, read_image
 from bringup.bundle.kernels import Kernel, kernels_of
 from bringup.environments.build import wanted_names
 from bringup.environments.definition import Environment, Platform, load_environment
@@ -19,6 +20,11 @@ from bringup.environments.locks import Lock
 from bringup.environments.planned import FAMILIES, Prepared, prepare
 
 _KEYS = ("python", "platforms", "interpreters", "system_packages", "images", "sources", "controller")
+HOST_MACHINES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("h20", "h100", "h200", "b200", "b300", "mi300x", "mi325x", "mi355x"), ("x86_64",)),
+    **dict.fromkeys(("gb200", "gb300"), ("aarch64",))}
+"""`hardware` -> machines that its boards are sold in, by the vendors' data sheets: HGX and OAM boards sit beside x86_64
+hosts, Grace is aarch64. Ascend comes with either. `platforms` under `bundle` has the last word."""
 _PACKAGE_KEYS = ("release", "names", "sources")
 
 
@@ -53,7 +59,7 @@ class Needs:
     wheels: tuple[Wheels, ...]
     interpreters: tuple[Path, ...] | None
     packages: tuple[Packages, ...]
-    images: tuple[Path, ...]
+    images: tuple[Image, ...]
     sources: tuple[Path, ...]
     controller: bool
     kernels: tuple[Kernel, ...] = ()
@@ -83,7 +89,7 @@ def needs_of(root: Path, hosts: Sequence[str], variables: Callable[[str], Mappin
     return Needs(
         tuple(hosts), tuple(wheels.values()), _interpreters(sections, root),
         tuple(dict.fromkeys(found for section in sections for found in _packages(section, machines))),
-        _files(sections, "images", root), _files(sections, "sources", root),
+        _images(hosts, variables, sections, root), _files(sections, "sources", root),
         all(bool(section.get("controller", True)) for section in sections), kernels_of(root, hosts, variables))
 
 
@@ -113,6 +119,9 @@ def _wheels(prepared: Prepared, hardware: str, section: Mapping[str, Any], platf
     else:  # where a machine's devices have a platform of their own, hosts take that one
         own = {item.machine for item in chosen if item.family != "cpu"}
         chosen = [item for item in chosen if item.family != "cpu" or item.machine not in own]
+        if own and (usual := [item for item in chosen if item.machine in HOST_MACHINES.get(hardware, own)]):
+            chosen = usual
+        chosen = [item for item in chosen if item.name in prepared.locks] or chosen
     if not chosen:
         raise InputError(f"the environment {environment.name} has no platform for these hosts",
                          where=f"envs/{environment.name}/env.yml",
@@ -184,6 +193,28 @@ def _files(sections: Sequence[Mapping[str, Any]], key: str, root: Path) -> tuple
                                  where=value_origin(section, key), found=str(path))
             out[path] = None
     return tuple(out)
+
+
+def _images(hosts: Sequence[str], variables: Callable[[str], Mapping[str, Any]],
+            sections: Sequence[Mapping[str, Any]], root: Path) -> tuple[Image, ...]:
+    """The archives that the inventory names, read; each image that a deployment runs must be in one of them."""
+    found = tuple(read_image(path, str(path)) for path in _files(sections, "images", root))
+    carried = {tag for image in found for tag in image.tags}
+    for host in hosts:
+        deployment = variables(host).get("deployment") or {}
+        image = str(deployment.get("image") or "")
+        if not image or image in carried:
+            continue
+        where = value_origin(deployment, "image") or host
+        if "@sha256:" in image:
+            raise InputError("an image named by a registry's digest cannot be carried: an archive has none",
+                             where=where, found=image,
+                             next=f"image: {image.split('@', 1)[0]}, with a tag (it is known by its layers)")
+        raise InputError(f"the deployment runs the image {image}, which no archive holds", where=where,
+                         expected="its archive under `bundle: images`", found=", ".join(sorted(carried)) or "none",
+                         next=f"docker pull {image} && docker save {image} --output image.tar, then "
+                              "bundle: {images: [image.tar]}")
+    return found
 
 
 def _packages(section: Mapping[str, Any], machines: Sequence[str]) -> Iterator[Packages]:

@@ -38,7 +38,7 @@ _MAKING = (
 )
 
 
-@verb(_MAKING, name="bundle.make")
+@verb(_MAKING, name="bundle.run")
 def make(options: Options) -> int:
     """Gather all that a deployment needs into one file, for a site that reaches no network."""
     from bringup.base.paths import Project
@@ -59,7 +59,8 @@ def make(options: Options) -> int:
     if output is not None:
         _free(output, split, overwrite=options.overwrite)
     tell = _Lines(as_json=options.format == "json")
-    tell.say(f"bundle · {plural(len(needs.hosts), 'host')} · {summary(needs.wheels)}")
+    what = summary(needs.wheels) or ", ".join(tag for image in needs.images for tag in image.tags)
+    tell.say(f"bundle · {plural(len(needs.hosts), 'host')} · {what}")
     if options.check:
         _would(needs, settings, tell)
         return 0

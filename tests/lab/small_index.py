@@ -61,9 +61,14 @@ def _handler(index: SmallIndex) -> type[BaseHTTPRequestHandler]:
             else:
                 self.send_error(404)
 
+        def do_HEAD(self) -> None:
+            self.send_response(405)  # uv then reads the whole wheel for its metadata
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
         def _page(self, name: str) -> None:
             links = []
-            for path in sorted(index.folder.glob("*.whl")):
+            for path in sorted(index.folder.iterdir()):
                 if path.name.split("-")[0].replace("_", "-").lower() == name:
                     digest = hashlib.sha256(path.read_bytes()).hexdigest()
                     links.append(f'<a href="/files/{path.name}#sha256={digest}">{path.name}</a>')

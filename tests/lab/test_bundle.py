@@ -41,9 +41,9 @@ class Office(Site):
     def lock(self, *names: str) -> None:
         lines = [f"# bringup lock\n# platform: {PLATFORM}\n# python: {PYTHON}\n"]
         for name in names:
-            file = next(self.index.folder.glob(f"{name}-*.whl"))
+            file = next(self.index.folder.glob(f"{name}-*"))
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            lines.append(f"{name}=={file.name.split('-')[1]} \\\n    --hash=sha256:{digest}")
+            lines.append(f"{name}=={file.name.split('-')[1].removesuffix('.tar.gz')} \\\n    --hash=sha256:{digest}")
         (self.folder / f"envs/tiny/locks/{PLATFORM}.txt").write_text("\n".join(lines) + "\n")
 
     def environment(self) -> dict[str, str]:
@@ -51,8 +51,8 @@ class Office(Site):
                  if not name.startswith(("UV_", "PIP_")) and not name.lower().endswith("_proxy")}
         url = self.index.url if not self.index.password else \
             self.index.url.replace("//", f"//ops:{self.index.password}@")
-        return {**clean, "UV_DEFAULT_INDEX": url, "PIP_CONFIG_FILE": os.devnull, "UV_CACHE_DIR": str(self.folder / "uv"),
-                "COLUMNS": "80"}
+        return {**clean, "UV_DEFAULT_INDEX": url, "UV_CACHE_DIR": str(self.folder / "uv"), "COLUMNS": "80",
+                "PIP_CONFIG_FILE": os.devnull}
 
     def write(self, *, bundle: dict[str, Any] | None = None, variables: dict[str, Any] | None = None,
               **deployment: Any) -> None:
@@ -341,9 +341,57 @@ def test_a_vaulted_value_never_goes_along_even_opened(office: Office, tmp_path: 
     assert done.returncode == 2 and "kernels/build.sh" in done.stdout and SECRET not in done.stdout, done.stdout
 
 
+BACKEND = """
+import os, zipfile
+import gamma  # what the build requires
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "delta-2.0-py3-none-any.whl"
+    info = "delta-2.0.dist-info"
+    content = {"delta.py": "BUILT_BY = %r" % gamma.NAME,
+               info + "/METADATA": "Metadata-Version: 2.1\\nName: delta\\nVersion: 2.0\\n",
+               info + "/WHEEL": "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}
+    content[info + "/RECORD"] = "".join(path + ",,\\n" for path in content) + info + "/RECORD,,\\n"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        for path, text in content.items():
+            archive.writestr(path, text)
+    return name
+"""
+
+
+def source(folder: Path) -> Path:
+    """delta-2.0.tar.gz, which needs gamma to be built."""
+    content = {"pyproject.toml": '[project]\nname = "delta"\nversion = "2.0"\n[build-system]\n'
+                                 'requires = ["gamma>=1"]\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+               "backend.py": BACKEND, "PKG-INFO": "Metadata-Version: 2.1\nName: delta\nVersion: 2.0\n"}
+    target = folder / "delta-2.0.tar.gz"
+    with tarfile.open(target, "w:gz") as archive:
+        for path, text in content.items():
+            member = tarfile.TarInfo(f"delta-2.0/{path}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return target
+
+
+def test_what_is_built_from_its_source_travels_with_what_the_build_requires(office: Office) -> None:
+    wheel(office.index.folder, "gamma", "1.2", {"gamma.py": "NAME = 'gamma'\n"})
+    source(office.index.folder)
+    definition = office.folder / "envs/tiny/env.yml"
+    definition.write_text(definition.read_text() + "sources: [delta]\n")
+    office.lock("beta", "delta")
+    office.bundle()
+    names = names_of(office.folder / "b.tar.zst")
+    assert "wheels/delta-2.0.tar.gz" in names and "wheels/gamma-1.2-py3-none-any.whl" in names
+    office.index.folder.rename(office.index.folder.with_name("gone"))
+    shutil.rmtree(office.folder / "uv", ignore_errors=True)  # the lab's hosts share this cache: they have nothing
+    office.good("provision", "--yes", "--bundle", "b.tar.zst")
+    found = list(office.root("lab-w1").glob("envs/*/lib/python*/site-packages/delta.py"))
+    assert [path.read_text() for path in found] == ["BUILT_BY = 'gamma'"]
+
+
 def image(path: Path, *, whole: bool = True) -> Path:
     """An archive as `docker save` writes it."""
-    config = b'{"architecture": "amd64", "os": "linux"}'
+    config = b'{"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:00"]}}'
     name = hashlib.sha256(config).hexdigest() + ".json"
     files = {name: config, "layer.tar": b"x" * 2048, "manifest.json": json.dumps(
         [{"Config": name, "RepoTags": ["vllm/vllm-ascend:v0.24.0"], "Layers": ["layer.tar"]}]).encode()}

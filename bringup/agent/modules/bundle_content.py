@@ -1,19 +1,22 @@
 """What was carried for a host besides environments: system packages and images, sent by the controller. Python 3.6.
 
 `packages` is a list of sets, each for one release and architecture: {"release", "architecture", "names", "index",
-"files": {name: digest}}; the set of this host is taken. `images` is a list of {"id", "tags", "digest"}.
+"files": {name: digest}}; the set of this host is taken. `images` is a list of {"layers", "tags", "digest"}:
+`layers` is the digest over its layers that `container_image` tells; `client` is the container engine's.
 """
 
 import os
 import shutil
 import time
 
-from bringup.agent.modules import _apt, python_env_build
+from bringup.agent.modules import _apt, container_image, python_env_build
+from bringup.agent.processes import container_client
 from bringup.agent.task import Failure
 
 ARGUMENTS = {
     "packages": {"type": "list", "default": []},
     "images": {"type": "list", "default": []},
+    "client": {"type": "str", "default": "docker"},
     "lock_timeout": {"type": "int", "default": 300},
 }
 
@@ -24,7 +27,7 @@ def run(task):
         out["packages"] = _packages(task, _mine(task))
     for image in task.args["images"]:
         if _load(task, image):
-            out["images"].append((image.get("tags") or [image["id"]])[0])
+            out["images"].append(image["tags"][0])
     out["changed"] = bool(out["packages"] or out["images"])
     return out
 
@@ -90,16 +93,16 @@ def _keep(task, path, digest):
 
 
 def _load(task, image):
-    """Load an image unless Docker has it. Returns whether it was (or, in a check, would be) loaded."""
-    if shutil.which("docker") is None:
-        raise Failure("there is no docker on this host to load an image into", expected=", ".join(image["tags"]),
-                      next="install docker, or take images out of the inventory's bundle")
-    if task.command(["docker", "image", "inspect", image["id"]], timeout=60).rc == 0:
+    """Load an image unless the engine has it under each of its names. Returns whether it was (or would be) loaded."""
+    client = task.args["client"]
+    if all(container_image._look(client, tag)["layers"] == image["layers"] for tag in image["tags"]):
         return False
     if task.check:
         return True
-    done = task.command(["docker", "load", "--input", task.blob(image["digest"])], timeout=3600)
+    done = task.command([container_client.path_of(client), "load", "--input", task.blob(image["digest"])], stream=True)
     if done.rc != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Failure("docker load ended with %d" % done.rc, found=said[-1] if said else None, rc=done.rc)
+        raise container_client.failure(client, "the image cannot be loaded", done.rc, done.stderr or done.stdout)
+    for tag in image["tags"]:
+        if container_image._look(client, tag)["layers"] != image["layers"]:
+            raise Failure("the archive did not bring the image", expected=tag, found=done.stdout.strip()[-200:])
     return True
