@@ -70,8 +70,9 @@ def look(info):
             bad.append(inside)
     return name, version, bad, missing
 changed = {}
+overlay = set(wanted["overlay"])
 for info in sorted(os.listdir(site)):
-    if info.endswith(".dist-info"):
+    if info.endswith(".dist-info") and info not in overlay:
         try:
             name, version, bad, missing = look(info)
         except OSError as error:
@@ -104,7 +105,6 @@ for name, version in sorted(wanted["packages"].items()):
 for name in sorted(set(out["packages"]) - set(wanted["packages"])):
     finding("versions", "%s is not in the lock" % name, package=name, expected="nothing",
             found=out["packages"][name])
-overlay = set(wanted["overlay"])
 known = tops | overlay | {"_virtualenv.py", "_virtualenv.pth", "__pycache__", "RECORD"}
 for entry in sorted(set(os.listdir(site)) - known):
     finding("strangers", "%s lies in site-packages and belongs to no package" % entry, expected="nothing of the kind",
