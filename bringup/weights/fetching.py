@@ -234,7 +234,7 @@ class _Fetch:
         seconds = float(state.get("seconds") or 0)
         speed = f", {size(int(state.get('received') or 0) / seconds)}/s" if seconds > 1 else ""
         source = f" from {state['source']}" if state.get("source") else ""
-        self.fleet.emit(Progress("weights", f"{size(have)} of {size(of)}{source}{speed}", host=host,
+        self.fleet.emit(Progress(host, f"{size(have)} of {size(of)}{source}{speed}", host=host,
                                  done=bool(state.get("complete"))))
 
     def find_shared(self, hosts: Sequence[str]) -> None:
@@ -337,16 +337,17 @@ class _Fetch:
 def _explained(result: Result, path: str) -> Result:
     """A failure of the transfer with what to do next."""
     kind = result.data.get("kind")
-    left = result.data.get("needed"), result.data.get("free")
-    found, after = result.found, result.next
-    if kind == "space" and left[0] is not None:
-        found = f"{size(int(left[1] or 0))} free, {size(int(left[0]))} needed ({left[1]:,} and {left[0]:,} bytes)"
+    needed, free = result.data.get("needed"), result.data.get("free")
+    expected, found, after = result.expected, result.found, result.next
+    if kind == "space" and free is not None:
+        found = f"{size(int(free))} free ({int(free):,} bytes)"
+        expected = f"{size(int(needed))} free ({int(needed):,} bytes)" if needed else expected
     if after is None:
         after = {"space": f"free some for {path}, or name another model_path; then invoke weights.fetch goes on",
                  "digest": "the source gives other bytes than it lists: name another mirror",
                  "unreachable": "invoke preflight says which hosts do not reach each other",
                  "source": "see the other host's failure"}.get(str(kind), "invoke weights.fetch goes on where it ended")
-    return replace(result, found=found, next=after)
+    return replace(result, expected=expected, found=found, next=after)
 
 
 def _hidden(path: str) -> bool:
