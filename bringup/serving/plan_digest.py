@@ -31,6 +31,13 @@ PER_HOST_VARIABLES = frozenset({
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that name the devices of a process."""
 
+CACHES: Mapping[str, str] = {
+    "VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer", "DG_JIT_CACHE_DIR": "deep_gemm", "SGLANG_DG_CACHE_DIR": "deep_gemm",
+    "SGL_KERNEL_KT_CACHE_DIR": "sgl_kernel_kt", "CUDA_CACHE_PATH": "cuda",
+}
+"""Variable of what engines compile at run time -> folder below that of the environment and the kind of device."""
+
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "127.0.0.1", "localhost"})
 _NAME = re.compile(r"@\{([^}]+)\}")
 
@@ -139,6 +146,8 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
     for process, shape in zip(replica.processes, shapes, strict=True):
         host = process.host
         argv, env = fill(shape, values[host], host)
+        if values[host].get("environment") and not common.get("container"):
+            env = {**cache_variables(values[host], str(common.get("hardware") or "")), **env}
         model = str(common.get("model_path") or "")
         for name in ("root", "env"):
             model = model.replace(f"@{{{name}}}", values[host][name])
@@ -152,6 +161,13 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
         if common.get("container"):
             out[host]["container"] = _container(common["container"], shape, values[host])
     return out
+
+
+def cache_variables(values: Mapping[str, str], hardware: str) -> dict[str, str]:
+    """Where engines of one environment keep what they compile on one kind of device: no two of them share a folder,
+    and what one start compiled the next one finds. Not part of a release's name: a place decides nothing."""
+    kind = values["environment"][:20] + (f"-{hardware}" if hardware else "")
+    return {name: f"{values['root']}/cache/compiled/{kind}/{folder}" for name, folder in CACHES.items()}
 
 
 def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mapping[str, str]) -> dict[str, Any]:
