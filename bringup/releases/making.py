@@ -125,7 +125,7 @@ def launch_documents(planned: Planned, release: Release, shapes: Mapping[str, tu
     """Replica -> host -> launch document. Raises StepError when a value is not known for a host."""
     box, wanted = release.identity.get("container"), planned.plan.manager
     fits = bool(box) == (wanted in calls.CONTAINERS)
-    common = {"world_size": release.world_size, "served_name": release.served_name,
+    common = {"world_size": release.world_size, "served_name": release.served_name, "hardware": planned.plan.hardware,
               "model_path": release.identity["model"]["path"], "manager": wanted if fits else release.beside["manager"]}
     if box:
         common["container"] = {**box, "client_kind": common["manager"]}
