@@ -113,7 +113,10 @@ def prepare(place, owner, secrets):
     """Make the process's folder and its work folder, and keep the secrets in a file that only root (or we) can read."""
     proc.make_folder(place.folder)
     proc.make_folder(place.work, 0o750)
+    compiled = os.path.join(place.root, "cache", "compiled")
+    proc.make_folder(compiled)
     if owner is not None:
+        os.chown(compiled, owner[1], owner[2])
         os.chown(place.work, owner[1], owner[2])
         there = home(place, owner)
         if there != owner[3]:
