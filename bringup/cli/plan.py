@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.cli.options import READING, Option, Options, verb
+from bringup.cli.options import COMMON, Option, Options, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,9 @@ _RENDER = (
 )
 
 
-@verb((*READING, Option("options", False, "instead: which variants, strategies and node counts fit these hosts")))
-def plan(options: Options) -> None:
+@verb((*COMMON, Option("options", False, "instead: which variants, strategies and node counts fit these hosts"),
+       Option("running", False, "also what differs from what runs now; asks the hosts, changes nothing")))
+def plan(options: Options) -> int:
     """Show what would be served: nodes, ranks, memory, ports, every command and variable with its reason."""
     from bringup.base.paths import Project
     from bringup.base.secrets import SCRUBBER
@@ -37,16 +38,52 @@ def plan(options: Options) -> None:
 
     if options.options:
         _show_options(options, Project.find())
-        return
+        return 0
     made = _plan_of(options, Project.find())
-    document = json.dumps(SCRUBBER.tree(as_document(made)), indent=2, ensure_ascii=False)
-    if options.format == "json":
-        print(document)
-    else:
+    tree = as_document(made)
+    text = options.format != "json"
+    if text:
         for line in as_lines(made, width_of_screen()):
             print(SCRUBBER.text(line))
-    for file in options.report:
+    status = 0
+    if options.running:
+        status, tree["running"] = _compare(options, text)
+    document = json.dumps(SCRUBBER.tree(tree), indent=2, ensure_ascii=False)
+    if not text:
+        print(document)
+    for file in () if options.running else options.report:
         _report(file, document)
+    return status
+
+
+def _compare(options: Options, text: bool) -> tuple[int, dict[str, Any]]:
+    """The plan against the release in use, asked on the hosts: exit status and what differs."""
+    from bringup.base.events import Event, Findings, StageSummary
+    from bringup.cli.serve import read_stages, run_data, say
+
+    found: dict[str, Any] = {"in_use": None, "differences": [], "values": []}
+
+    def show(event: Event) -> bool:
+        if isinstance(event, Findings) and "differs" in event.tables:
+            for where, line in event.tables["differs"]:
+                found["differences" if where == "plan" else "values"].append(
+                    line if where == "plan" else {"hosts": where, "text": line})
+            return True
+        if isinstance(event, StageSummary):
+            found.update(in_use=event.subject, summary=event.text)
+            return True
+        return False
+
+    sys.stdout.flush()
+    status = int(run_data(read_stages(options, "plan"), "plan", show))
+    if text and found.get("summary"):
+        say("")
+        say(f"running  {found['in_use']}: {found['summary']}")
+        for line in found["differences"]:
+            say(f"         {line}")
+        for value in found["values"]:
+            say(f"         {value['hosts']}: {value['text']}")
+    return status, found
 
 
 def _show_options(options: Options, project: Any) -> None:

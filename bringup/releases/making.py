@@ -43,8 +43,8 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
         check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
     planned = with_vendor_environment(fleet, planned, places)
     ask_engine(fleet, planned, places)
-    shapes, values = _shapes(fleet, planned, places)
-    release = _release(fleet, planned, places, shapes)
+    shapes, values = shapes_of(fleet, planned, places)
+    release = release_of(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)
     known = all(release.digest in store.releases for store in stores.values())
     stored = storing.put(fleet, release, planned.hosts)
@@ -78,8 +78,9 @@ def _same_model(planned: Planned) -> None:
                         next="invoke preflight (weights) names the file")
 
 
-def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
-            ) -> tuple[dict[str, tuple[ProcessTemplate, ...]], dict[str, dict[str, str]]]:
+def shapes_of(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
+              ) -> tuple[dict[str, tuple[ProcessTemplate, ...]], dict[str, dict[str, str]]]:
+    """The process templates of each replica, and the values of each host."""
     shapes: dict[str, tuple[ProcessTemplate, ...]] = {}
     values: dict[str, dict[str, str]] = {}
     roots = {host: str(fleet.paths(host).root) for host in planned.hosts}
@@ -95,8 +96,9 @@ def _shapes(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
     return shapes, values
 
 
-def _release(fleet: Fleet, planned: Planned, places: Mapping[str, Place],
-             shapes: Mapping[str, tuple[ProcessTemplate, ...]]) -> Release:
+def release_of(fleet: Fleet, planned: Planned, places: Mapping[str, Place],
+               shapes: Mapping[str, tuple[ProcessTemplate, ...]]) -> Release:
+    """The release of a plan; nothing is stored."""
     plan = planned.plan
     digests = sorted({place.digest for place in places.values()})
     environment = {"name": plan.image or plan.environment, "digest": ",".join(digests)}

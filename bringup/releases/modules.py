@@ -9,6 +9,7 @@ from typing import Any
 from bringup.base.errors import BringupError
 from bringup.base.results import Result
 from bringup.releases.choosing import choose_release
+from bringup.releases.comparing import compare_plan
 from bringup.releases.drifting import find_drift
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.keeping import KEEP, pin_release, remove_releases
@@ -39,6 +40,8 @@ def specs() -> list[ModuleSpec]:
     table = [
         ModuleSpec("make_release", {}, fleet_action=make_release,
                    help="make the release of the inventory's plan and bring it to every node"),
+        ModuleSpec("compare_plan", {}, fleet_action=compare_plan, reads_only=True,
+                   help="what a provision would change of what is in use"),
         ModuleSpec("choose_release", {
             "to": {"type": "str", "default": "current"}, "prove": {"type": "bool", "default": False},
             "ask": {"type": "bool", "default": False}, "even_if_bad": {"type": "bool", "default": False},

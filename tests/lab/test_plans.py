@@ -47,9 +47,30 @@ def test_tensor_parallel_inside_and_data_parallel_over_three_nodes_serves(site: 
     text = (DATA / "models/zai-org/GLM-5.1.yaml").read_text()
     (site.folder / "own.yaml").write_text(text.replace("compatible_strategies: [", "compatible_strategies: "
                                                        "[multi_node_tp_dp, "))
-    site.write(recipe="own.yaml", strategy="multi_node_tp_dp", variant="fp8", nodes=3, tensor_parallel=None,
-               pipeline_parallel=None, arguments=["--enable-expert-parallel"])
+    site.write(recipe="own.yaml", strategy="multi_node_tp_dp", variant="fp8", nodes=3, served_name="zai-org/GLM-5.1",
+               tensor_parallel=None, pipeline_parallel=None, arguments=["--enable-expert-parallel"])
     text = site.good("provision", "--yes")
     assert "24 ranks on 3 nodes" in text
     assert answer(endpoint_of(text))
     assert "nothing wrong found" in site.good("status")
+
+
+def test_the_plan_tells_what_a_provision_would_change(site: Site) -> None:
+    site.write()
+    site.good("provision", "--yes")
+    before = site.pids()
+    assert "the plan is what is in use; a provision restarts nothing" in site.good("plan", "--running")
+    site.write(arguments=["--max-num-seqs", "16"], env={"LAB_ENGINE_LOAD_SECONDS": "0.4"}, context_length=65536)
+    text = site.good("plan", "--running")
+    for line in ("--max-num-seqs 16 (new)", "LAB_ENGINE_LOAD_SECONDS 0.3 -> 0.4", "--max-model-len 65536 (new)",
+                 "differences to the plan"):
+        assert line in text, text
+    running = site.data("plan", "--running")["running"]
+    assert running["in_use"] == "r0001" and "--max-num-seqs 16 (new)" in running["differences"]
+    assert running["values"] == []
+    site.write(variables={"cluster_interface": "lab0"})
+    assert site.data("plan", "--running")["running"]["values"] == [
+        {"hosts": "lab-head,lab-w[1-2]", "text": f"{name} lo -> lab0"}
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+    assert site.pids() == before
+    assert [line.split()[0] for line in site.good("releases").splitlines() if line.startswith("r0")] == ["r0001"]
