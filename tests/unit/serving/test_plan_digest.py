@@ -68,3 +68,20 @@ def test_launches_carry_the_release_s_own_port_and_each_host_s_values() -> None:
     assert made["b"]["name"] == "r1-b" and made["b"]["env"]["GLOO_SOCKET_IFNAME"] == "eth2"
     assert made["a"]["model_path"] == "/opt/bringup/models/GLM"
     assert made["a"]["addresses"] == [], "0.0.0.0 binds everywhere"
+
+
+def test_what_engines_compile_is_apart_for_each_environment_and_kind_of_device_and_no_part_of_the_name() -> None:
+    replica = ReplicaPlan("r1", (replace(process("a", "198.18.0.11"), env={"TRITON_CACHE_DIR": ("/own", "site")}),), 1,
+                          "http://198.18.0.11:8000/v1")
+    shapes, values = templates(replica, {"a": "/opt/bringup"}, {"a": "/e"})
+
+    def made(digest: str, **common: object) -> dict[str, str]:
+        own = {"a": {**values["a"], "environment": digest}}
+        found: dict[str, str] = launches(replica, shapes, own, "d" * 64, common)["a"]["env"]
+        return found
+
+    env = made("ab" * 32, hardware="h200")
+    assert env["VLLM_CACHE_ROOT"] == "/opt/bringup/cache/compiled/abababababababababab-h200/vllm"
+    assert env["TRITON_CACHE_DIR"] == "/own", "what the plan says is kept"
+    assert made("cd" * 32, hardware="h200")["DG_JIT_CACHE_DIR"] != env["DG_JIT_CACHE_DIR"]
+    assert "VLLM_CACHE_ROOT" not in shapes[0].env
