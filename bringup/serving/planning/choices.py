@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bringup.base.errors import InputError
 from bringup.base.text import plural
@@ -20,6 +21,8 @@ from bringup.serving.recipes.schema import Library, Recipe
 class Option:
     """One combination. `problem` None means that it fits; sizes and memory are decimal GB, None where not worked out.
 
+    `weights_gb` lie on each device, `left_gb` is what stays there for the cache, which holds `kv_tokens` in all;
+    `context` is the context asked for, `host_memory_gb` what offloaded experts take of a host's own memory.
     `replicas` is how many of it the inventory's hosts make.
     """
 
@@ -34,6 +37,10 @@ class Option:
     there_gb: float | None = None
     kv_tokens: int | None = None
     replicas: int = 0
+    weights_gb: float | None = None
+    left_gb: float | None = None
+    host_memory_gb: float | None = None
+    context: int = 0
 
 
 def options_of(inventory: Inventory, variables: Variables, library: Library | None = None) -> list[Option]:
@@ -81,22 +88,31 @@ def _counts(choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
 
 def _option(choice: Choice, wanted: Deployment, nodes: int, problem: str | None, hosts: int) -> Option:
     numbers = arithmetic(choice, nodes, wanted.context_length or choice.recipe.context_length)
-    sizes = (f"TP {numbers['tensor_parallel']} x PP {numbers['pipeline_parallel']}"
-             if numbers["data_parallel"] == 1 else f"DP {numbers['data_parallel']}")
     return Option(wanted.engine, choice.variant.key, choice.variant.precision, choice.strategy.name, nodes, problem,
-                  sizes, numbers["needed_gb"], numbers["there_gb"], numbers["kv_tokens"],
-                  0 if problem else hosts // nodes)
+                  _sizes(numbers), numbers["needed_gb"], numbers["there_gb"], numbers["kv_tokens"],
+                  0 if problem else hosts // nodes, numbers["weights_per_device_gb"], numbers["left_per_device_gb"],
+                  numbers["host_memory_gb"], numbers["context_length"])
+
+
+def _sizes(numbers: Mapping[str, Any]) -> str:
+    """`TP 16`, `TP 8 x PP 2`, `TP 16 x DP 2`, `DP 16`: dimensions of 1 are left out."""
+    named = (("TP", "tensor_parallel"), ("PP", "pipeline_parallel"), ("DP", "data_parallel"))
+    return " x ".join(f"{short} {numbers[key]}" for short, key in named if numbers[key] > 1) or "1 device"
 
 
 def as_lines(options: list[Option], width: int) -> Iterator[str]:
-    """A table of what fits; what does not, counted by its reason."""
+    """A table of what fits, narrower screens without the columns that follow from others; what does not, by reason."""
     fitting = [option for option in options if option.problem is None]
     if fitting:
-        yield "engine     variant  strategy          nodes  sizes          needed      there   KV tokens  replicas"
-    for option in fitting:
-        tokens = f"{option.kv_tokens:,}" if option.kv_tokens is not None else "-"
-        yield (f"{option.engine:<10} {option.variant:<8} {option.strategy:<17} {option.nodes:>5}  {option.sizes:<12} "
-               f"{option.needed_gb or 0:>6,.0f} GB {option.there_gb or 0:>7,.0f} GB {tokens:>10} {option.replicas:>9}")
+        rows = [_row(option) for option in fitting]
+        names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+        for spare in ("left each", "weights each", "there", "precision", "KV tokens", "replicas", "needed"):
+            if _wide(rows, names) > width and spare in names:
+                names.remove(spare)
+        yield from _table(rows, names)
+        yield f"memory in decimal GB; contexts: how many of {fitting[0].context:,} tokens the KV cache holds"
+        if "host GB" in names:
+            yield "host GB: what the experts that stay in the host's memory take"
     reasons: dict[str, int] = {}
     for option in options:
         if option.problem:
@@ -107,3 +123,34 @@ def as_lines(options: list[Option], width: int) -> Iterator[str]:
     for reason, count in reasons.items():
         text = f"  {count:>3}  {reason}"
         yield text if len(text) <= width else text[:width - 3] + "..."
+
+
+def _row(option: Option) -> dict[str, str]:
+    contexts = option.kv_tokens / option.context if option.kv_tokens is not None and option.context else None
+    return {
+        "engine": option.engine, "variant": option.variant, "precision": option.precision,
+        "strategy": option.strategy, "nodes": str(option.nodes), "sizes": option.sizes,
+        "needed": _gb(option.needed_gb), "there": _gb(option.there_gb), "weights each": _gb(option.weights_gb, 1),
+        "left each": _gb(option.left_gb, 1),
+        "KV tokens": f"{option.kv_tokens:,}" if option.kv_tokens is not None else "-",
+        "contexts": f"{contexts:.1f}" if contexts is not None else "-", "host GB": _gb(option.host_memory_gb),
+        "replicas": str(option.replicas),
+    }
+
+
+def _gb(value: float | None, digits: int = 0) -> str:
+    return f"{value:,.{digits}f}" if value is not None else "-"
+
+
+_LEFT = ("engine", "variant", "precision", "strategy", "sizes")
+
+
+def _wide(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> int:
+    return sum(max(len(name), *(len(row[name]) for row in rows)) for name in names) + 2 * (len(names) - 1)
+
+
+def _table(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[str]:
+    wide = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+    for row in ({name: name for name in names}, *rows):
+        yield "  ".join(row[name].ljust(wide[name]) if name in _LEFT else row[name].rjust(wide[name])
+                        for name in names).rstrip()

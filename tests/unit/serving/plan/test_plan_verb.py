@@ -83,8 +83,8 @@ def test_what_fits_at_all():
     assert done.returncode == 0, done.stderr
     fitting, _, rest = done.stdout.partition("does not fit:")
     rows = [line.split() for line in fitting.splitlines()[1:] if line.strip()]
-    assert ["vllm", "default", "multi_node_tp", "2"] in [row[:4] for row in rows]
-    assert ["vllm", "default", "multi_node_dep", "2"] not in [row[:4] for row in rows]
+    assert ["vllm", "default", "bf16", "multi_node_tp", "2"] in [row[:5] for row in rows]
+    assert ["vllm", "default", "bf16", "multi_node_dep", "2"] not in [row[:5] for row in rows]
     assert not [row for row in rows if row[1] == "nvfp4"]
     assert "needs 1,786 GB, 1 node of 8 x H200 141 GB has 1,128 GB" in rest
     assert "leaves no room for the KV cache" in rest
