@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import os
 import stat
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import bringup
 from bringup.base.errors import InputError, StepError
 from bringup.bundle.secrets import refuse_in, refuse_secrets
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _PROJECT = ("bringup", "playbooks", "roles", "envs", "kernels", "docs", "tasks.py", "pyproject.toml", "README.md")
 """Of the project; inventories, keys and what runs left behind stay at home."""
@@ -105,14 +111,26 @@ def pack_project(root: Path, target: Path) -> None:
     tar_folder(root, target, only=[name for name in _PROJECT if (root / name).exists()], left=_LEFT)
 
 
-def requirements_here(name: str = "bringup") -> list[str]:
+def _own_requirements() -> list[str]:
+    """What this package needs: by the pyproject.toml beside it, which a change reaches at once; else as installed."""
+    file = Path(bringup.__file__).resolve().parents[1] / "pyproject.toml"
+    try:
+        told = tomllib.loads(file.read_text(encoding="utf-8")).get("project") or {}
+        if told.get("name") == "bringup":
+            return [str(item) for item in told["dependencies"]]
+        return metadata.requires("bringup") or []
+    except OSError:
+        return metadata.requires("bringup") or []
+
+
+def requirements_here() -> list[str]:
     """`name==version` of everything that this package needs and that is installed beside it. Raises StepError."""
     out: dict[str, str] = {}
-    queue = [(name, frozenset({""}))]
+    queue: list[tuple[str, frozenset[str]]] = [("bringup", frozenset({""}))]
     while queue:
         current, extras = queue.pop()
         try:
-            requires = metadata.requires(current) or []
+            requires = _own_requirements() if current == "bringup" else metadata.requires(current) or []
         except metadata.PackageNotFoundError:
             raise StepError(f"{current} is not installed beside this package",
                             next="install bringup with its dependencies, or say controller: false under `bundle`"
@@ -167,9 +185,3 @@ def write_text(target: Path, text: str) -> None:
     staged = target.with_name(f"{target.name}.{os.getpid()}")
     staged.write_text(text)
     os.replace(staged, target)
-
-
-def copy_stream(source: IO[bytes], target: IO[bytes]) -> None:
-    """Everything of one into the other."""
-    while data := source.read(io.DEFAULT_BUFFER_SIZE * 16):
-        target.write(data)

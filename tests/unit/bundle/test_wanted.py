@@ -14,7 +14,7 @@ import pytest
 
 from bringup.base.errors import BringupError, InputError
 from bringup.base.secrets import SCRUBBER
-from bringup.bundle.content import read_image, tar_folder
+from bringup.bundle.content import read_image, requirements_here, tar_folder
 from bringup.bundle.interpreters import given_interpreter
 from bringup.bundle.secrets import learn_secrets, refuse_secrets
 from bringup.bundle.show import as_lines
@@ -144,6 +144,12 @@ def test_a_file_that_speaks_of_keys_is_no_secret(tmp_path: Path) -> None:
     (tmp_path / "doc.md").write_text("A file with $ANSIBLE_VAULT; or -----BEGIN PRIVATE KEY----- is not read.\n"
                                      "password: yours\n")
     refuse_secrets(tmp_path / "doc.md", "doc.md")
+
+
+def test_a_controller_gets_all_that_this_package_imports() -> None:
+    names = {item.partition("==")[0] for item in requirements_here()}
+    assert {"fabric", "invoke", "zstandard", "packaging", "uv", "jinja2", "markupsafe", "cryptography"} <= names
+    assert "pytest" not in names and "bringup" not in names
 
 
 def test_a_folder_is_packed_without_what_is_of_this_machine(tmp_path: Path) -> None:
