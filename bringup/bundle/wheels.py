@@ -124,7 +124,7 @@ def _resolved(requirements: Sequence[str], python: str, target: str, settings: M
                             details=said[1:6], next="name the site's index in UV_DEFAULT_INDEX, its certificates in "
                             "SSL_CERT_FILE; what was fetched is kept")
         document = tomllib.loads((folder / "pylock.toml").read_text())
-        out = {}
+        out: dict[str, list[Wanted]] = {}
         for item in document.get("packages") or []:
             name = canonicalize_name(item["name"])
             files = [] if name in built else item.get("wheels") or []
