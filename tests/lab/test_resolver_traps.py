@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bringup.base.errors import InputError, StepError
-from bringup.environments.definition import Environment, Override, Platform
+from bringup.environments.definition import Environment, Override, Platform, load_environment
 from bringup.environments.indexes import package_settings
 from bringup.environments.locks import read_lock
+from bringup.environments.planned import HostFacts, plan_for, prepare
 from bringup.environments.resolve import Locking, lock_environment
 from bringup.environments.uv import uv_blob
 from bringup.environments.wheels import fetch_wheels
@@ -106,3 +108,43 @@ def test_wheels_for_another_machine_and_python_are_fetched_by_the_lock(tmp_path:
     compiled = [name for name in wheels if not name.endswith("-none-any.whl")]
     assert compiled and all("aarch64" in name and ("cp310" in name or "abi3" in name or "-none-" in name)
                             for name in compiled)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("requirements", "top"), [
+    ("kt-kernel==0.7.2\nsglang-kernel==0.4.1\n", "sgl_kernel"),
+    ("kt-kernel==0.7.2\nsgl-deep-gemm==0.2.3.post2\n", "deep_gemm"),
+])
+def test_kt_kernel_brings_packages_of_others_and_is_refused_beside_them(tmp_path: Path, requirements: str,
+                                                                      top: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(tmp_path, requirements, exclude_newer="2026-11-20")
+    told = str(caught.value)
+    assert f"two distributions would own `{top}/`" in told and "kt-kernel==0.7.2" in told
+
+
+@pytest.mark.parametrize(("name", "driver", "needed"), [
+    ("glm51-vllm", "570.86.15", "driver 580 or newer for CUDA 13"),
+    ("glm51-vllm-next", "575.57.08", "driver 580 or newer for CUDA 13"),
+    ("glm51-sglang", "470.223.02", "driver 525 or newer for CUDA 12"),
+])
+def test_the_cuda_of_a_real_lock_is_held_against_the_driver(name: str, driver: str, needed: str) -> None:
+    prepared = prepare(load_environment(ENVS, name), ENVS.parent)
+    python = {"path": "/usr/bin/python3.12", "version": "3.12.1", "implementation": "CPython", "abi": "x"}
+    facts = HostFacts("x86_64", "2.39", (python,), None, None, None, driver)
+    with pytest.raises(StepError) as caught:
+        plan_for(prepared, facts, "h200")
+    assert needed in str(caught.value) and driver in str(caught.value) and "nothing was downloaded" in str(caught.value)
+    assert plan_for(prepared, replace(facts, driver="580.126.09"), "h200").platform.family == "cuda"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "words"), [("glm51-kt", "no wheels with a matching platform tag"),
+                                             ("glm51-sglang", "torch-memory-saver==0.0.9 has no usable wheels")])
+def test_the_reason_why_a_platform_has_no_lock_is_the_resolvers(name: str, words: str) -> None:
+    environment = load_environment(ENVS, name)
+    target = next(item for item in environment.platforms if item.not_locked)
+    assert words in str(target.not_locked)
+    with pytest.raises(InputError) as caught:
+        lock_environment(environment, target, base=ENVS.parent)
+    assert words.split("==")[0] in str(caught.value)
