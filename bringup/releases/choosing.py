@@ -20,7 +20,6 @@ from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
 from bringup.releases.proving import can_start
 from bringup.releases.targets import WORDS, Target, candidates, rollback_target
 from bringup.run.actions import Fleet
-from bringup.serving.plan import ReplicaPlan
 from bringup.serving.plan_digest import ProcessTemplate, split
 
 
@@ -144,7 +143,7 @@ def documents_of(fleet: Fleet, planned: Planned, release: Release, stores: Mappi
         for process in replica.processes:
             host = process.host
             kept = _last_values(stores.get(host), release.digest, f"{replica.name}-{host}")
-            kept = kept or _as_a_neighbour(fleet, replica, host, release.digest, stores)
+            kept = kept or _as_a_neighbour(fleet, host, release.digest, stores)
             if kept is None:
                 raise StepError("the release was never prepared here", host=host, next="invoke provision")
             _, fresh = split(process, str(fleet.paths(host).root), kept["env"])
@@ -158,11 +157,10 @@ def _last_values(store: HostStore | None, digest: str, name: str) -> dict[str, s
     return {str(k): str(v) for k, v in document["values"].items()} if document else None
 
 
-def _as_a_neighbour(fleet: Fleet, replica: ReplicaPlan, host: str, digest: str, stores: Mapping[str, HostStore]
-                    ) -> dict[str, str] | None:
+def _as_a_neighbour(fleet: Fleet, host: str, digest: str, stores: Mapping[str, HostStore]) -> dict[str, str] | None:
     """For a node put in as a spare: where the others have the environment, under its own root."""
-    for other in replica.hosts:
-        kept = _last_values(stores.get(other), digest, f"{replica.name}-{other}") if other != host else None
+    for other in stores:
+        kept = _last_values(stores[other], digest, "") if other != host else None
         if kept is None:
             continue
         theirs, own = str(fleet.paths(other).root), str(fleet.paths(host).root)

@@ -16,16 +16,19 @@ from typing import Any
 
 import pytest
 
-from bringup.base.errors import FindingError, ServedError, StepError
+from bringup.base.errors import FindingError, ServedError, StepError, UnreachableError
 from bringup.base.events import Findings, Note, Ready, StageSummary
 from bringup.base.paths import Project
 from bringup.base.results import Status
 from bringup.environments.build import build_environments
 from bringup.inventory.load import load_inventory
 from bringup.lab.processes import end, marked
+from bringup.releases import storing
 from bringup.releases.choosing import choose_release
 from bringup.releases.ending import replica_status, stop_replicas
+from bringup.releases.history import merge
 from bringup.releases.making import make_release
+from bringup.releases.reading import rows
 from bringup.releases.starting import announce_ready, start_replicas
 from bringup.releases.switching import switch_release
 
@@ -263,7 +266,7 @@ def test_a_deploy_that_stopped_half_way_is_named_and_finished(rig: Rig) -> None:
     rig.provision()
     fleet = rig.run(context_length=65536)
     make_release(fleet, {})
-    from bringup.releases import chosen, storing
+    from bringup.releases import chosen
 
     storing.switch(fleet, chosen.needed(fleet).digest, ["n1"])
     with pytest.raises(FindingError) as caught:
@@ -376,6 +379,59 @@ def test_a_host_lost_between_stop_and_start_is_told_as_what_served_and_does_not(
     assert "r0001 is not started again: n3 cannot be reached" in caught.value.what
     rig.provision(context_length=65536)
     replica_status(rig.run(), {})
+
+
+def test_a_rollback_switches_all_nodes_of_a_replica_or_none(rig: Rig) -> None:
+    rig.provision()
+    before = rig.provision(context_length=65536)
+    link = rig.current()
+    fleet = rig.run()
+    choose_release(fleet, {"to": "previous", "prove": True, "ask": True})
+    _lost_at_the_switch(fleet, "n3")
+    with pytest.raises(UnreachableError, match="no replica could be switched; nothing was stopped") as caught:
+        switch_release(fleet, {})
+    assert caught.value.host == "n3"
+    assert rig.current() == link and rig.pids() == before
+    states = [row[2] for row in rows(merge(storing.stores_of(rig.run(), HOSTS)), HOSTS)[1:]]
+    assert states == ["current, good", "good"], "the way back is forgotten as well"
+    rig.rollback()
+    assert rig.told(Ready)[0].release == "r0001"
+
+
+def test_a_replica_that_did_not_switch_is_left_out_and_the_others_go_on(rig: Rig) -> None:
+    rig.provision(**ONE_NODE)
+    before = rig.provision(**ONE_NODE, context_length=65536)
+    fleet = rig.run(**ONE_NODE)
+    choose_release(fleet, {"to": "previous", "prove": True, "ask": True})
+    _lost_at_the_switch(fleet, "n2")
+    results = switch_release(fleet, {})
+    assert results["n2"].status is Status.UNREACHABLE and results["n1"].status is Status.CHANGED
+    assert any("r2 is left out: n2 did not switch" in event.text for event in rig.told(Note))
+    start_replicas(fleet, {"asked": True})
+    fleet.dead.clear()
+    announce_ready(fleet, {})
+    after = rig.pids()
+    assert after["n2"] == before["n2"] and after["n1"] != before["n1"] and after["n3"] != before["n3"]
+    assert len(rig.current()) == 2
+    again = rig.run(**ONE_NODE)
+    chosen = choose_release(again, {"to": "previous", "prove": True, "ask": True})
+    assert chosen["n2"].data["go"]
+    assert "finishes the rollback to r0001 on n2" in next(e.text for e in rig.told(Note) if " -> " in e.text)
+    switch_release(again, {})
+    start_replicas(again, {"asked": True})
+    announce_ready(again, {})
+    assert len(rig.current()) == 1 and rig.pids()["n1"] == after["n1"]
+
+
+def _lost_at_the_switch(fleet: Any, host: str) -> None:
+    plain = fleet.call
+
+    def call(calls: Any, **more: Any) -> Any:
+        if any(one.args.get("action") == "switch" for one in calls.values()):
+            fleet.dead.add(host)
+        return plain(calls, **more)
+
+    fleet.call = call
 
 
 def test_a_switch_that_one_host_refuses_brings_the_old_release_back(rig: Rig) -> None:

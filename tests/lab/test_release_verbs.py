@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from site_project import HOSTS, Site, wait_for
 
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = Site(tmp_path_factory.mktemp("site"))
