@@ -42,7 +42,8 @@ if spec and spec.origin:
         return found.group(1) if found else None
     abi = re.search(r"GLIBCXX_USE_CXX11_ABI=(\d)", read("share", "cmake", "Torch", "TorchConfig.cmake"))
     # releases that know the new ABI alone say so in a function instead
-    abi = abi or re.search(r"def compiled_with_cxx11_abi\(\)[^:]*:\s*r?\"\"\"[^\"]*\"\"\"\s*return (True)", read("__init__.py"))
+    said = r"def compiled_with_cxx11_abi\(\)[^:]*:\s*r?\"\"\"[^\"]*\"\"\"\s*return (True)"
+    abi = abi or re.search(said, read("__init__.py"))
     out["torch"] = {"version": named("__version__"), "cuda": named("cuda"), "git": named("git_version"),
                     "abi": abi.group(1).replace("True", "1") if abi else None, "path": base}
 print(json.dumps(out))

@@ -289,11 +289,11 @@ def broken(need: Need, told: Mapping[str, Any], result: Result | None = None) ->
         f"{need.name} failed in `{step}`" + (f" with status {rc}" if rc is not None else "")
         + (f": {told['message']}" if told.get("message") else ""))
     finding = {"exit_status": int(ExitStatus.FINDING)} if cause and cause.id == "instruction" else {}
+    taken = f"taken: {'; '.join(need.toolchain.notes)}"
     kept = f"the whole log: {told['folder']} (job kernel-{need.digest[:12]})" if told.get("folder") else None
     return Result(
         need.host, "build_kernels", Status.FAILED, message=message, module="build_kernels",
         found=cause.line if cause and cause.line else (result.found if result else None),
-        expected="; ".join(need.toolchain.notes[:3]) or None,
-        output=tuple(tail[-12:]), next=(cause.next if cause and cause.next else kept),
+        output=(taken, *tail[-12:]), next=(cause.next if cause and cause.next else kept),
         data={**{key: value for key, value in told.items() if key != "tail"}, **finding,
               "cause": cause.id if cause else None})
