@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bringup.base.errors import ExitStatus
-from bringup.cli.options import COMMON, FORMAT, INVENTORY, LIMIT, YES, Option, Options, verb
-
-if TYPE_CHECKING:
-    from bringup.cli.running import Reading
+from bringup.cli.options import COMMON, FORMAT, READING, Option, Options, verb
 
 GATES = Option("gates", "gates/default.yml", "file of gates, relative to the project")
 
@@ -26,26 +23,23 @@ def gate(options: Options) -> ExitStatus:
     """Hold what runs against the gates in order: load, traces, parsers, chaos, rollback rehearsal, scorecard."""
     from bringup.cli.preflight import words
     from bringup.gates.definition import load_definition
+    from bringup.gates.playbook import lines
 
     project, reports, pages = _project(options)
     definition = load_definition(project / options.gates)
     only, skip = list(words(options.only)), list(words(options.skip))
     _known(definition, (*only, *skip))
     if options.compare:
-        return _compare(options, definition)
+        return _compare(options)
     cycles = options.number("cycles", least=1) or 1
     options = Options({**options.values, "report": reports})
+    names = [line.name for line in definition.lines if (not only or line.name in only) and line.name not in skip]
     status = ExitStatus.DONE
     for cycle in range(1, cycles + 1):
-        given = {"definition": options.gates, "only": only, "skip": skip, "cycle": cycle}
-        lines = [line for line in definition.lines if (not only or line.name in only) and line.name not in skip]
         # the first line of all begins anew, the others then find what it left
-        plays = [_play(line.name, "gate_line", {
-            **given, "line": line.name, "again": bool(options.again) and cycle == 1 and line is lines[0]})
-            for line in lines]
-        plays.append(_play("end", "gate_end", {
-            "definition": options.gates, "cycle": cycle, "last": cycle == cycles, "approve": bool(options.approve)}))
-        status = _run(options, plays, f"cycle {cycle} of {cycles}" if cycles > 1 else "")
+        given = {"gate_file": options.gates, "gate_cycle": cycle, "gate_last": cycle == cycles,
+                 "gate_approve": bool(options.approve), "gate_again": names[0] if options.again and cycle == 1 else ""}
+        status = _run(options, lines(names), given, f"cycle {cycle} of {cycles}" if cycles > 1 else "")
         if status is not ExitStatus.DONE:
             break
     _write(options, project, definition, pages)
@@ -73,50 +67,36 @@ def _known(definition: Any, names: tuple[str, ...]) -> None:
                              next=f"nearest: {near}" if near else None)
 
 
-def _play(name: str, module: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "hosts": "all", "gather_facts": False, "max_fail_percentage": 0,
-            "tasks": [{"name": f"Gate {name}", module: args}]}
+def _run(options: Options, text: str, given: dict[str, Any], words: str) -> ExitStatus:
+    """Run the gates' playbook. Raises InputError when --limit cuts a replica."""
+    from bringup.base.paths import Project
+    from bringup.cli.running import Reading, run_reading
+    from bringup.cli.serve import headline, plan_of
+    from bringup.releases.planned import refuse_cut
 
-
-def _run(options: Options, plays: list[dict[str, Any]], words: str) -> ExitStatus:
-    from bringup.cli.running import run_reading
-    from bringup.cli.serve import headline
-
-    reading = _reading(options, plays)
+    reading = Reading(options, Project.find().root / "playbooks" / "gate.yml", given, text=text)
+    if reading.limit is not None:
+        refuse_cut(plan_of(reading).replicas, reading.limit, "gate")
     told = headline(reading)
     return run_reading(reading, verb="gate", headline=f"{words} · {told}" if words else told)
 
 
-def _reading(options: Options, plays: list[dict[str, Any]]) -> Reading:
-    """The gates as a playbook: a play for each line of the team's file."""
-    import json
-
-    from bringup.base.paths import Project
-    from bringup.cli.running import Reading
-    from bringup.cli.serve import plan_of
-    from bringup.releases.planned import refuse_cut
-
-    reading = Reading(options, Project.find().root / "playbooks" / "gate.yml", text=json.dumps(plays, indent=1))
-    if reading.limit is not None:
-        refuse_cut(plan_of(reading).replicas, reading.limit, "gate")
-    return reading
-
-
-def _compare(options: Options, definition: Any) -> ExitStatus:
+def _compare(options: Options) -> ExitStatus:
     from bringup.base.errors import InputError
+    from bringup.gates.playbook import comparison
 
     if "://" not in options.compare:
         raise InputError("--compare takes an address", found=options.compare, expected="http://HOST:PORT")
     for name in ("only", "skip", "cycles", "approve", "again"):
         if options.values.get(name):
             raise InputError(f"--{name} belongs to the gates, --compare runs none of them")
-    given: dict[str, Any] = {"url": options.compare, "definition": options.gates}
+    given: dict[str, Any] = {"gate_url": options.compare, "gate_file": options.gates}
     number = options.number("slice", least=1)
     if number is not None:
-        given["slice"] = number
+        given["gate_slice"] = number
     if options.compare_model:
-        given["model"] = options.compare_model
-    return _run(options, [_play("compare", "gate_compare", given)], "")
+        given["gate_model"] = options.compare_model
+    return _run(options, comparison(), given, "")
 
 
 def _write(options: Options, project: Path, definition: Any, pages: list[str]) -> None:
@@ -202,9 +182,9 @@ def _trace(options: Options) -> ExitStatus:
     return ExitStatus.DONE
 
 
-@verb((INVENTORY, LIMIT, GATES, Option("at", "02:30", "time of the day, HH:MM"),
+@verb((*READING, GATES, Option("at", "02:30", "time of the day, HH:MM"),
        Option("skip", help="gates that the night leaves out; may be given again", many=True),
-       Option("to", help="folder of the units (default: ~/.config/systemd/user)"), YES), name="gate.schedule")
+       Option("to", help="folder of the units (default: ~/.config/systemd/user)")), name="gate.schedule")
 def schedule(options: Options) -> ExitStatus:
     """Write a systemd timer that runs the gates each night, as this user; says how it is switched on."""
     from bringup.base.errors import StepError

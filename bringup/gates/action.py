@@ -28,7 +28,6 @@ def specs() -> list[ModuleSpec]:
     return [
         ModuleSpec("gate_line", {
             "line": {"type": "str", "required": True}, "definition": {"type": "str", "default": DEFAULT},
-            "only": {"type": "list", "default": []}, "skip": {"type": "list", "default": []},
             "cycle": {"type": "int", "default": 1}, "again": {"type": "bool", "default": False}},
             fleet_action=gate_line, help="hold what runs against one line of the gates"),
         ModuleSpec("gate_end", {
@@ -64,9 +63,7 @@ def gate_line(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Run one line. Raises FindingError (exit 4) when a pass line is missed or something is worse than approved."""
     definition = load_definition(fleet.project.root / str(args.get("definition") or DEFAULT))
     name = str(args["line"])
-    line = _selected(definition, name, args)
-    if line is None:
-        return {}
+    line = _named(definition, name)
     _complete(fleet, definition)
     if fleet.check:
         fleet.emit(StageSummary(name, f"would run: {line.command}"))
@@ -82,7 +79,7 @@ def gate_line(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     came = _do(ground, line)
     findings = [*came.findings, *judge(line, came.measures), *approved_cards.compared(
         name, came.measures, approved_cards.load(approved_cards.path_of(definition, inventory_name(fleet))),
-        definition.tolerance)]
+        definition)]
     bad = [finding for finding in findings if finding.blocks]
     state.keep(cycle, name, passed=not bad, seconds=time.monotonic() - began, measures=came.measures, told=came.told,
                series=came.series)
@@ -127,16 +124,15 @@ def _runner(kind: str) -> Callable[[Ground, Line], Came]:
     return rehearsal
 
 
-def _selected(definition: Definition, name: str, args: Mapping[str, Any]) -> Line | None:
-    """The line when it is there and wanted. Raises InputError for a name of --only or --skip that is no line."""
-    only, skip = ([str(word) for word in args.get(key) or ()] for key in ("only", "skip"))
-    for word in (*only, *skip):
-        if definition.line(word) is None:
-            near = nearest(word, [line.name for line in definition.lines])
-            raise InputError(f"no gate is called `{word}`", where=str(definition.path),
-                             expected=", ".join(line.name for line in definition.lines),
-                             next=f"nearest: {near}" if near else None)
-    return definition.line(name) if (not only or name in only) and name not in skip else None
+def _named(definition: Definition, name: str) -> Line:
+    """The line of this name. Raises InputError."""
+    line = definition.line(name)
+    if line is None:
+        names = [line.name for line in definition.lines]
+        near = nearest(name, names)
+        raise InputError(f"no gate is called `{name}`", where=str(definition.path), expected=", ".join(names),
+                         next=f"nearest: {near}" if near else None)
+    return line
 
 
 def _complete(fleet: Fleet, definition: Definition) -> None:
@@ -217,7 +213,7 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     here = side(f"{ground.label} {ground.model}", ground.model, ground.ask, tasks, ground.routes(), ground.folder,
                 at_once)
     there = side(url, model, direct, tasks, ground.routes(), ground.folder, at_once)
-    found = compare(here, there, tasks, definition.tolerance)
+    found = compare(here, there, tasks, definition.tolerance, definition.noise)
     fleet.emit(Findings("compared", tuple(found), {"compared": table(here, there)}))
     fleet.emit(StageSummary(ground.label, found[-1].summary))
     bad = [finding for finding in found if finding.blocks]

@@ -45,12 +45,13 @@ def save(path: Path, release: str, by: str, lines: Mapping[str, Mapping[str, Any
                         found=error.strerror or str(error)) from None
 
 
-def compared(name: str, measures: Mapping[str, float | None], approved: Mapping[str, Any], tolerance: float
+def compared(name: str, measures: Mapping[str, float | None], approved: Mapping[str, Any], definition: Definition
              ) -> list[Finding]:
     """A failing finding for each measure of a line that is worse than the approved one beyond the tolerance."""
     before = (approved.get("lines") or {}).get(name) or {}
     return [Finding(f"gate.{name}", measure, Verdict.FAIL,
-                    f"{measure} {now:g}, approved {then:g}: worse by more than {tolerance:g} %",
-                    required=f"{then:g} within {tolerance:g} %", found=f"{now:g}", source=str(approved.get("release")),
+                    f"{measure} {now:g}, approved {then:g}: worse by more than {definition.tolerance:g} %",
+                    required=f"{then:g} within {definition.tolerance:g} %", found=f"{now:g}",
+                    source=str(approved.get("release")),
                     mend="find out why, or approve the new figures: invoke gate --approve")
-            for measure, now, then in worse(measures, before, tolerance)]
+            for measure, now, then in worse(measures, before, definition.tolerance, definition.noise)]

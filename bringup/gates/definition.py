@@ -14,6 +14,7 @@ from bringup.base.errors import InputError
 from bringup.base.text import nearest
 from bringup.base.verdicts import Finding, Verdict
 from bringup.base.yaml import key_origin, load_file, origin_of
+from bringup.gates.measure import NOISE
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "smoke": ("requests", "at_once", "max_tokens"), "traces": ("files", "at_once"),
@@ -67,12 +68,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Definition:
-    """All gates of a file; `tolerance` is percent against the last approved scorecard."""
+    """All gates of a file; `tolerance` is percent against the last approved scorecard, `noise` what a
+    difference must be besides."""
 
     path: Path
     tolerance: float
     lines: tuple[Line, ...]
     digest: str
+    noise: Mapping[str, float] = field(default_factory=dict)
 
     def line(self, name: str) -> Line | None:
         """The line of this name."""
@@ -83,7 +86,7 @@ def load_definition(path: Path) -> Definition:
     """A file of gates. Raises InputError with file and line."""
     if not path.is_file():
         raise InputError("there is no file of gates", where=str(path), next="docs/gates.md shows one")
-    data = _keys(load_file(path), ("tolerance", "gates"), "a file of gates")
+    data = _keys(load_file(path), ("tolerance", "noise", "gates"), "a file of gates")
     gates = data.get("gates")
     if not isinstance(gates, Mapping) or not gates:
         raise InputError("`gates` takes at least one line", where=key_origin(data, "gates"))
@@ -91,9 +94,13 @@ def load_definition(path: Path) -> Definition:
         tolerance = float(data.get("tolerance", 5))
     except (TypeError, ValueError):
         raise InputError("`tolerance` takes percent", where=key_origin(data, "tolerance")) from None
+    try:
+        noise = {**NOISE, **{str(name): float(value) for name, value in (data.get("noise") or {}).items()}}
+    except (AttributeError, TypeError, ValueError):
+        raise InputError("`noise` takes a number for each measure", where=key_origin(data, "noise")) from None
     lines = tuple(_line(str(name), entry) for name, entry in gates.items())
     text = json.dumps(data, sort_keys=True, default=str)
-    return Definition(path, tolerance, lines, hashlib.sha256(text.encode()).hexdigest())
+    return Definition(path, tolerance, lines, hashlib.sha256(text.encode()).hexdigest(), noise)
 
 
 def _line(name: str, entry: Any) -> Line:

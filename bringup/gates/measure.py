@@ -83,19 +83,29 @@ def pressure(pages: Iterable[str]) -> dict[str, float | None]:
 
 def better_high(measure: str) -> bool:
     """True for measures of which more is better."""
-    return measure in ("task_success", "tool_success", "cache_headroom", "memory_headroom", "proved", "consistent")
+    return measure in ("task_success", "tool_success", "cache_headroom", "memory_headroom", "proved", "consistent",
+                       "passing", "pairs", "steps")
+
+
+NOISE: Mapping[str, float] = {"first_token": 0.05, "per_token": 0.005, "whole": 0.1, "recovery": 2.0, "noticed": 5.0,
+                              "seconds": 5.0, "rollback": 5.0, "queue": 4.0, "pairs": 0.0, "steps": 0.0}
+"""Differences that are no news, whatever the tolerance: seconds, requests; by the first words of a measure's name."""
+
+
+def noise_of(measure: str, noise: Mapping[str, float]) -> float:
+    """The difference of this measure that is no news."""
+    return next((value for name, value in noise.items() if measure.startswith(name)), 0.05)
 
 
 def worse(measures: Mapping[str, float | None], before: Mapping[str, float | None], tolerance: float,
-          least: float = 0.005) -> list[tuple[str, float, float]]:
-    """(measure, now, then) of what is worse than before by more than `tolerance` percent. Differences below `least`
-    (seconds, or shares of a percent) are the clock's."""
+          noise: Mapping[str, float] = NOISE) -> list[tuple[str, float, float]]:
+    """(measure, now, then) of what is worse than before by more than `tolerance` percent and by more than noise."""
     out = []
     for measure, then in before.items():
         now = measures.get(measure)
         if then is None or now is None:
             continue
         change = (then - now) if better_high(measure) else (now - then)
-        if change > max(abs(then) * tolerance / 100, least):
+        if change > max(abs(then) * tolerance / 100, noise_of(measure, noise)):
             out.append((measure, now, then))
     return out
