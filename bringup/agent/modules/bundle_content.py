@@ -6,6 +6,7 @@
 """
 
 import os
+import platform
 import shutil
 import time
 
@@ -19,6 +20,9 @@ ARGUMENTS = {
     "client": {"type": "str", "default": "docker"},
     "lock_timeout": {"type": "int", "default": 300},
 }
+
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def run(task):
@@ -35,12 +39,11 @@ def run(task):
 def _mine(task):
     """The set for this host's release and architecture. Raises Failure when none was carried."""
     release = codename()
-    done = task.command(["dpkg", "--print-architecture"])
-    architecture = done.stdout.strip()
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())  # a host without dpkg is told too
     for one in task.args["packages"]:
         if (one["release"], one["architecture"]) == (release, architecture):
             return one
-    raise Failure("no system packages were carried for this host", found="%s %s" % (release, architecture or "no dpkg"),
+    raise Failure("no system packages were carried for this host", found="%s %s" % (release, architecture),
                   expected=", ".join("%(release)s %(architecture)s" % one for one in task.args["packages"]),
                   next="name this release under system_packages and make the bundle anew")
 
