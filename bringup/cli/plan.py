@@ -128,7 +128,7 @@ def _plan_of(options: Options, project: Any) -> LaunchPlan:
 
     inventory, variables, lab = _inventory_of(options, project)
     api_key_of(inventory, variables)
-    made = make_plan(inventory, project, variables, lab=lab)
+    made = make_plan(inventory, project, variables, lab=lab, pools=not options.running)
     if options.limit:
         chosen = set(inventory.select(options.limit))
         for replica in made.replicas:

@@ -19,6 +19,7 @@ from bringup.serving.engines.facts import Engine, engine_named
 from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment, read_deployment
 from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
+from bringup.serving.planning.pools import POOLS, pool_numbers, pool_replica
 from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
 from bringup.serving.planning.site import (
     HostFacts,
@@ -40,14 +41,15 @@ LAB_DEADLINE = 60.0
 
 
 def make_plan(inventory: Inventory, project: Project, variables: Variables, *, lab: bool,
-              facts: Mapping[str, HostFacts] | None = None) -> LaunchPlan:
+              facts: Mapping[str, HostFacts] | None = None, pools: bool = False) -> LaunchPlan:
     """The plan of the inventory's deployment.
 
     `variables(host)` are a host's rendered variables. `facts` are what was found on hosts (address and interface on
-    the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). Raises InputError with
-    file and line, and the nearest combination that fits.
+    the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). With `pools` a strategy
+    that is only shown (pd_cluster) is planned too. Raises InputError with file and line, and the nearest combination
+    that fits.
     """
-    base = _base(inventory, project, variables)
+    base = _base(inventory, project, variables, pools)
     deployment, engine, choice = base.deployment, base.engine, base.choice
     replicas, spare = cut_replicas(inventory, deployment, base.nodes)
     replicas, spare = with_spares(replicas, spare, variables(next(iter(inventory.hosts))).get("bringup_replace"))
@@ -59,7 +61,8 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     first = next(iter(renderings.values()))
     sites = {name: _site(base, first, [_node(host, variables(host), (facts or {}).get(host, HostFacts()), lab)
                                        for host in hosts], lab, deadline) for name, hosts in replicas.items()}
-    planned = tuple(_replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab)
+    planned = tuple(pool_replica(name, site, first) if choice.strategy.deploy_type == POOLS else
+                    _replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab)
                     for name, site in sites.items())
     for replica in planned:
         check_parsers(engine.name, base.version, replica.head.argv)
@@ -98,17 +101,18 @@ class _Base:
     nodes_reason: str
 
 
-def _base(inventory: Inventory, project: Project, variables: Variables) -> _Base:
+def _base(inventory: Inventory, project: Project, variables: Variables, pools: bool) -> _Base:
     deployment = deployment_of(inventory, variables)
     engine = engine_named(deployment.engine, deployment.where("engine"))
     library = load_library(project.root / deployment.recipes if deployment.recipes else None)
     name = deployment.recipe
     if name.endswith((".yml", ".yaml")):
         name = str(project.root / name)
-    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment)
+    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment, pools=pools)
     version, version_reason = _version(project, deployment, engine)
     _check_version(choice, engine, version, deployment)
-    nodes, nodes_reason = node_count(choice, deployment)
+    nodes, nodes_reason = (1, "both pools on one node, half of its devices each") \
+        if choice.strategy.deploy_type == POOLS else node_count(choice, deployment)
     return _Base(deployment, engine, library, choice, version, version_reason, nodes, nodes_reason)
 
 
@@ -129,11 +133,12 @@ def _rendered(base: _Base, model_path: str) -> Rendering:
 def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
     """The arithmetic and what the page tells beside it."""
     deployment, choice = base.deployment, base.choice
-    words = [word for argument in rendering.nodes[0] for word in argument.words]
-    words += deployment.arguments
+    words = [*_words_of(rendering), *deployment.arguments]
     own = flag_value(words, "--max-model-len") or flag_value(words, "--context-length") or ""
     context = deployment.context_length or (int(own) if own.isdigit() else choice.recipe.context_length)
     numbers = dict(arithmetic(choice, base.nodes, context))
+    if choice.strategy.deploy_type == POOLS:
+        numbers.update(pool_numbers(choice, deployment, rendering))
     if deployment.load_deadline or lab:
         numbers["load_deadline_seconds"] = float(deployment.load_deadline or LAB_DEADLINE)
     numbers.update({
@@ -180,10 +185,10 @@ def api_key_of(inventory: Inventory, variables: Variables) -> Secret | None:
 
 def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, deadline: float) -> Site:
     deployment, engine, choice = base.deployment, base.engine, base.choice
-    words = [word for argument in rendering.nodes[0] for word in argument.words]
+    words = _words_of(rendering)
+    own_port = None if rendering.prefill else flag_value(words, "--port")
     data_parallel = "--data-parallel-address" in words
     meeting = deployment.data_parallel_rpc_port if data_parallel else deployment.master_port
-    own_port = flag_value(words, "--port")
     rpc_port = int(flag_value(words, "--data-parallel-rpc-port") or 13345)
     if deployment.port:
         port, port_reason = deployment.port, "port in the inventory"
@@ -202,6 +207,12 @@ def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, d
         meeting_reason="port in the inventory" if meeting else f"port where head and workers of {engine.name} meet",
         bind=bind, bind_reason=bind_reason, load_deadline=deadline,
     )
+
+
+def _words_of(rendering: Rendering) -> list[str]:
+    """The words of the head, or of the prefill pool."""
+    arguments = rendering.prefill.arguments if rendering.prefill else rendering.nodes[0]
+    return [word for argument in arguments for word in argument.words]
 
 
 def _node(host: str, variables: Mapping[str, Any], found: HostFacts, lab: bool) -> Node:

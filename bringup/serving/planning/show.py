@@ -85,6 +85,9 @@ def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "needs", ", ".join(f"{name}{floor}" for name, floor in facts["requires"].items())
     yield "model", f"{plan.model_path}, served as {plan.served_name}"
     yield from _kept_by(plan)
+    if facts.get("start_order"):
+        yield "order", f"{facts['start_order']} (upstream's router, policy {facts['router_policy']})"
+        yield "WARN", "bringup shows this plan and does not run it: provision refuses pd_cluster"
     yield "start", f"given up after {duration(float(facts['load_deadline_seconds']))} without an answer"
     if plan.api_key_variable:
         yield "key", f"in {plan.api_key_variable}, from api_key of the inventory"
@@ -118,16 +121,18 @@ def _memory(plan: LaunchPlan) -> str:
 
 
 def _replica(plan: LaunchPlan, replica: ReplicaPlan, width: int, *, whole: bool) -> Iterator[str]:
-    yield from _wrapped(f"{replica.name}  {plural(replica.world_size, 'rank')} on {fold_hosts(replica.hosts)}, "
+    hosts = fold_hosts(list(dict.fromkeys(replica.hosts)))
+    yield from _wrapped(f"{replica.name}  {plural(replica.world_size, 'rank')} on {hosts}, "
                         f"{replica.endpoint}", width)
     addresses = plan.facts.get("addresses", {})
     reasons = plan.facts.get("address_reasons", {})
     for process in replica.processes:
         ports = ", ".join(str(port) for port in process.ports) or "none"
         first, last = process.ranks[0], process.ranks[-1]
+        devices = process.environment.get("CUDA_VISIBLE_DEVICES") or f"0-{last - first}"
         yield from _wrapped(
             f"  {process.host:<12} {process.role:<7} node {process.node_rank}, ranks {first}-{last}, devices "
-            f"0-{last - first}, ports {ports}; {addresses.get(process.host, process.host)}: "
+            f"{devices}, ports {ports}; {addresses.get(process.host, process.host)}: "
             f"{reasons.get(process.host, '')}", width, " " * 15)
     if not whole:
         return

@@ -134,6 +134,12 @@ def arguments_of(site: Site, rendering: Rendering, rank: int) -> tuple[Argument,
         _vllm(site, rendering, words)
     else:
         _sglang(site, rank, words)
+    own_words(site, words)
+    return tuple(words.arguments)
+
+
+def own_words(site: Site, words: Words) -> None:
+    """The inventory's own `arguments`, each flag once. Raises InputError."""
     said: dict[str, str] = {}
     for group in split_flags(site.deployment.arguments):
         name = group[0].split("=", 1)[0]
@@ -143,16 +149,20 @@ def arguments_of(site: Site, rendering: Rendering, rank: int) -> tuple[Argument,
                              next="remove one: an engine would take the last without a word")
         said[name] = " ".join(group)
         words.put(group, "arguments in the inventory")
-    return tuple(words.arguments)
 
 
 def _common(site: Site, rendering: Rendering, rank: int, words: Words) -> None:
+    common_of(site, words, serves=serves_http(site, rendering, rank))
+
+
+def common_of(site: Site, words: Words, *, serves: bool = True) -> None:
+    """Served name, and where it serves; the context asked for."""
     deployment = site.deployment
     if deployment.served_name:
         words.put((site.engine.served_name_flag, deployment.served_name), "served_name in the inventory")
     elif not words.has(site.engine.served_name_flag):
         words.put((site.engine.served_name_flag, site.served_name), "the recipe's name, kept as the served name")
-    if serves_http(site, rendering, rank):
+    if serves:
         words.put(("--host", site.bind), site.bind_reason)
         words.put(("--port", str(site.port)), site.port_reason)
     if deployment.context_length:

@@ -195,7 +195,7 @@ def test_a_variant_is_also_named_by_its_precision(site):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"stratgy": "multi_node_tp"}, "nearest: strategy"),
     ({"strategy": "multi_node_pt"}, "strategy: multi_node_tp"),
-    ({"strategy": "pd_cluster"}, "pd_cluster is rendered by recipe.render"),
+    ({"strategy": "pd_cluster"}, "pd_cluster is shown by plan"),
     ({"hardware": "h20"}, "hardware: h200"),
     ({"hardware": "ascend-a2", "variant": "nvfp4"}, "does not run on ascend-a2"),
     ({"variant": "nvfp4"}, "does not run on h200"),
