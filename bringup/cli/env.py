@@ -53,7 +53,7 @@ def lock(options: Options) -> int:
                 continue
             if platform.not_locked and not options.platform:
                 if options.format == "text":
-                    print(f"{one.name:<18} {platform.name:<24} cannot be had: {platform.not_locked}")
+                    _tell(f"{one.name:<18} {platform.name:<24} ", f"cannot be had: {platform.not_locked}")
                 continue
             made = lock_environment(one, platform, upgrade=options.upgrade, base=root)
             if not options.check:
@@ -101,16 +101,16 @@ def list_(options: Options) -> int:
         print(json.dumps([_overview_data(item) for item in found]))
         return 0
     for item in found:
-        print(f"{item.name:<18} {item.purpose}")
+        _tell(f"{item.name:<18} ", item.purpose)
         for lock in item.locks:
             state = plural(lock.packages, "package") if lock.packages else \
                 f"cannot be had: {lock.reason}" if lock.reason else "NOT LOCKED"
             cuda = f", CUDA {lock.cuda}" if lock.cuda else ""
             stale = ", made from other requirements: invoke env.lock" if lock.stale else ""
-            print(f"{'':<18}   {lock.platform:<24} {state}{cuda}{stale}")
+            _tell(f"{'':<18}   {lock.platform:<24} ", f"{state}{cuda}{stale}")
         print(f"{'':<18}   python {', '.join(item.pythons)}")
         for override in item.overrides:
-            print(f"{'':<18}   override {override.requirement}: {override.reason}")
+            _tell(f"{'':<18}   override ", f"{override.requirement}: {override.reason}")
     return 0
 
 
@@ -158,6 +158,17 @@ def why(options: Options) -> int:
         for chain in item.chains:
             print(f"    {' <- '.join(chain)}")
     return 0
+
+
+def _tell(head: str, text: str) -> None:
+    """A line whose text hangs under itself where the terminal is narrower; piped it stays one line."""
+    import shutil
+    import sys
+
+    from bringup.ui.wrapping import cut
+
+    width = max(60, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 10_000
+    print("\n".join(cut(text, width, head, " " * len(head))))
 
 
 def _named(options: Options) -> dict[str, Any]:
