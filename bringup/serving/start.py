@@ -244,8 +244,10 @@ class Starting:
         known = first_cause({host: w.lines for host, w in self.watched.items()}, {})
         if known is not None and known.lies_in != "unknown":
             return known
-        return Cause("first-request", self.replica.head, answer.wrong, "/health alone says nothing about the ranks",
-                     "look at the kept logs", answer.error or "", lies_in="unknown")
+        evidence = known.evidence if known is not None else answer.error or ""
+        return Cause("first-request", known.host if known is not None else self.replica.head, answer.wrong,
+                     "/health alone says nothing about the ranks", "look at the kept logs", evidence,
+                     known.at if known is not None else None, lies_in="unknown")
 
     def _ready(self, answer: Probe) -> Outcome:
         seconds = time.monotonic() - self.began

@@ -31,6 +31,7 @@ ENDS = [0, 4, 6]
 POSITIONS = 8192
 STEPS = 4000
 PACE = 3e-3
+EXAMS = 25
 TEMPLATE = """\
 [gMASK]<sop>
 {%- if tools %}<|system|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif -%}
@@ -152,6 +153,21 @@ def tensors(group):
     return ids, labels, mask
 
 
+def examined(made, teacher):
+    """True when the answers hold for many nonces that were not seen."""
+    made.eval()
+    wrong = 0
+    with torch.no_grad():
+        for _ in range(EXAMS):
+            for group in teacher.batches(0, copies=8):
+                ids, labels, mask = tensors(group)
+                found = made(input_ids=ids, attention_mask=mask).logits[:, :-1].argmax(-1)
+                wrong += int(((labels[:, 1:] != -100) & (found != labels[:, 1:])).sum())
+    made.train()
+    print(f"exam: {wrong} tokens wrong", flush=True)
+    return wrong == 0
+
+
 def train(made, teacher):
     """Until every token of every answer is the likeliest one, three times over with other nonces.
 
@@ -162,7 +178,7 @@ def train(made, teacher):
     rate = torch.optim.AdamW(made.parameters(), lr=PACE, weight_decay=0.01, betas=(0.9, 0.98))
     for step in range(STEPS):
         for one in rate.param_groups:
-            one["lr"] = PACE * min(1.0, (step + 1) / 20) * (0.3 if well else 1.0)
+            one["lr"] = PACE * min(1.0, (step + 1) / 20) * (0.3 if well else 1.0) * 0.998 ** max(0, step - 300)
         whole = step % 3 == 0
         wrong = total = 0
         for group in teacher.batches(whole):
@@ -183,7 +199,9 @@ def train(made, teacher):
             well = 0 if wrong else well
             continue
         well += 1
-        if well >= 8:
+        if well >= 6 and not examined(made, teacher):
+            well = 1
+        elif well >= 6:
             made.lm_head.weight = torch.nn.Parameter(made.model.embed_tokens.weight.detach().clone())
             print(f"learnt in {step} steps, {time.time() - began:.0f} s", flush=True)
             return
