@@ -256,7 +256,7 @@ class _Reader:
         for item in value:
             if not isinstance(item, Mapping) or len(item) != 1:
                 raise self.fail("a command is `name: text`", self.data, "commands")
-            out += [(str(name), str(text)) for name, text in item.items()]
+            out += [(str(name), typed_text(item, name)) for name in item]
         return tuple(out)
 
     def proof(self) -> Proof:

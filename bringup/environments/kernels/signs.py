@@ -14,13 +14,14 @@ from bringup.base.yaml import load_file
 
 @dataclass(frozen=True)
 class Sign:
-    """A known sign: `pattern` is looked for in each line; `cause` and `next` may use its groups as {1} or {name}."""
+    """A known sign: `pattern` is looked for in each line, or `across` lines in the whole text with its spaces folded;
+    `cause` and `next` may use its groups as {1} or {name}."""
 
     id: str
     pattern: re.Pattern[str]
     cause: str
     next: str
-    weight: int = 0
+    across: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def signs() -> tuple[Sign, ...]:
     """The table of signs, `data/signs.yml`, the most telling first."""
     rows = load_file(Path(__file__).parent / "data" / "signs.yml", shown_as="signs.yml")
     return tuple(Sign(str(row["id"]), re.compile(str(row["pattern"])), str(row["cause"]), str(row.get("next") or ""),
-                      number) for number, row in enumerate(rows))
+                      bool(row.get("across"))) for row in rows)
 
 
 def cause_of(lines: Sequence[str], result: Mapping[str, Any] | None = None) -> Cause | None:
@@ -49,11 +50,13 @@ def cause_of(lines: Sequence[str], result: Mapping[str, Any] | None = None) -> C
     """
     result = result or {}
     text = [line for line in [*lines, str(result.get("message") or "")] if line]
+    folded = [" ".join(" ".join(text).split())]
     for sign in signs():
-        for line in text:
+        for line in folded if sign.across else text:
             found = sign.pattern.search(line)
             if found:
-                return Cause(sign.id, _filled(sign.cause, found), line.strip(), _filled(sign.next, found))
+                return Cause(sign.id, _filled(sign.cause, found),
+                             found.group() if sign.across else line.strip(), _filled(sign.next, found))
     return _by_status(result)
 
 
