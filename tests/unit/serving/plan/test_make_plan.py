@@ -326,7 +326,7 @@ def test_a_folder_of_recipes_of_the_site(site):
                 features="[reasoning]", engine_version="0.25.0")
     # the recipe's own words make it four ranks, whatever the strategy would
     assert plan.replicas[0].world_size == 4 and plan.replicas[0].head.ranks == (0, 1, 2, 3)
-    with pytest.raises(InputError, match="pd_cluster is rendered by recipe"):
+    with pytest.raises(InputError, match="pd_cluster is shown by plan"):
         site(recipes="shelf", recipe="zai-org/GLM-5.1", strategy="pd_cluster")
 
 
