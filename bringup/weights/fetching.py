@@ -215,7 +215,8 @@ class _Fetch:
             upstream = self.weights.upstream()
         lacking = [host for host in takers if host != source and not self.targets[host].whole]
         began = f"{source} fetches from {self.weights.shown()}" if upstream else f"{source} has them"
-        self.fleet.emit(Progress("weights", began + (f", {len(lacking)} take them from it" if lacking else "")))
+        self.fleet.emit(Progress("weights", began + (
+            f", {len(lacking)} {'takes' if len(lacking) == 1 else 'take'} them from it" if lacking else "")))
         done = spread(self.fleet, Spread(
             name=f"weights-{self.mark()}", path={host: self.targets[host].path for host in (source, *lacking)},
             source=source, takers=lacking, entries=self.entries, upstream=upstream,
@@ -230,6 +231,8 @@ class _Fetch:
                     "path": self.targets[host].path})
 
     def told(self, host: str, state: Mapping[str, Any]) -> None:
+        if state.get("complete") and not state.get("received"):
+            return  # it only gives
         have, of = int(state.get("bytes") or 0), int(state.get("of") or 0)
         seconds = float(state.get("seconds") or 0)
         speed = f", {size(int(state.get('received') or 0) / seconds)}/s" if seconds > 1 else ""

@@ -110,10 +110,11 @@ def _hashes(host: str, manifest: Manifest) -> Iterator[Finding]:
             if one.get("sha256") and name.endswith((".safetensors", ".gguf", ".bin"))}
     if not full:
         return
-    odd = sorted(name for name, digest in full.items() if recorded.get(name, digest) != digest)
+    broken = broken_files(manifest)
+    odd = sorted(name for name, digest in full.items() if recorded.get(name, digest) != digest and name not in broken)
     if odd:
         yield Finding("weights.hashes", host, Verdict.FAIL,
-                      f"{plural(len(odd), 'file')} differ from what came from the hub: {odd[0]}",
+                      f"{plural(len(odd), 'file')} not as the hub named {'it' if len(odd) == 1 else 'them'}: {odd[0]}",
                       details=tuple(odd[1:9]), mend=f"{FETCH} --full", data={"files": dict.fromkeys(odd, "differs")})
     else:
         known = sum(1 for name in full if name in recorded)
@@ -132,7 +133,10 @@ def judge_equal(manifests: Mapping[str, Manifest]) -> Iterator[Finding]:
     model = next(one for one in there.values() if one["digest"] == usual)
     like = next(host for host, one in there.items() if one["digest"] == usual)
     for host, one in there.items():
-        odd = _differences(one, model)
+        broken = broken_files(one)
+        odd = [f"{name} {word}" for name, word in _differences(one, model) if name not in broken]
+        if not odd and broken:
+            continue  # each is told by weights.complete
         if odd:
             yield Finding("weights.equal", host, Verdict.FAIL, f"{odd[0]} (as against {like})", details=tuple(odd[1:6]),
                           source="one model on all nodes", mend="bring the folder of the host that is right: "
@@ -141,15 +145,16 @@ def judge_equal(manifests: Mapping[str, Manifest]) -> Iterator[Finding]:
             yield Finding("weights.equal", host, Verdict.PASS, f"the same on {plural(digests[usual], 'host')}")
 
 
-def _differences(one: Manifest, other: Manifest) -> list[str]:
+def _differences(one: Manifest, other: Manifest) -> list[tuple[str, str]]:
+    """Files that are not the same, each with how."""
     out = []
     for name in sorted({*one["files"], *other["files"]}):
         here, there = one["files"].get(name), other["files"].get(name)
         if here is None or there is None:
             if _counts(name):
-                out.append(f"{name} is {'missing' if here is None else 'here alone'}")
+                out.append((name, "is missing" if here is None else "is here alone"))
         elif _mark(name, here) != _mark(name, there):
-            out.append(f"{name} differs")
+            out.append((name, "differs"))
     return out
 
 

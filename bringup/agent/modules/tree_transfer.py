@@ -133,6 +133,10 @@ def _ask_job(task, **args):
 
 def _start(task):
     args = task.args
+    if task.check:
+        store = _one(args)
+        _space(store, args["path"].rstrip("/"))
+        return {"changed": bool(store.missing()), "missing": len(store.missing())}
     before = _ask_job(task, action="status")
     told = _told(task)
     if before["state"] in ("running", "starting") and told and not told.get("error"):
@@ -142,8 +146,6 @@ def _start(task):
     path = args["path"].rstrip("/")
     store = Store(path, staging(path), args["entries"], args.get("again") or ())
     _space(store, path)
-    if task.check:
-        return {"changed": bool(store.missing()), "missing": len(store.missing())}
     folder = _folder(task)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)

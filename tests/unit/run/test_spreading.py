@@ -175,6 +175,21 @@ def test_check_mode_says_what_would_come_and_writes_nothing(rig: Rig) -> None:
     assert list(rig.folder("n2").parent.iterdir()) == []
 
 
+def test_check_mode_does_not_take_a_copying_that_is_under_way_for_done(rig: Rig) -> None:
+    rig.fill({"a.bin": 4 * MB})
+    thread = threading.Thread(target=lambda: rig.spread(takers=("n2",), rate=MB))
+    thread.start()
+    staging = rig.folder("n2").parent / ".tree.bringup-new"
+    end = time.monotonic() + 60
+    while not staging.is_dir() and time.monotonic() < end:
+        time.sleep(0.05)
+    other = Rig(rig.base)
+    other.name, other.fleet.check = rig.name, True
+    found = other.spread(takers=("n2",))["n2"]
+    thread.join()
+    assert found.status is Status.CHANGED and found.data["missing"] == 1
+
+
 def test_a_source_that_lacks_a_file_fails_those_below_it_with_the_reason(rig: Rig) -> None:
     rig.fill({"a.bin": 10})
     entries = [{"path": name, "kind": "file", "size": 10, "mode": 0o644} for name in ("a.bin", "gone.bin")]

@@ -121,6 +121,20 @@ def test_c085_the_node_with_another_template_is_named(tmp_path: Path) -> None:
     assert "node3" not in told and not found["node3"]["exists"]
 
 
+def test_a_broken_file_is_told_once_and_not_again_as_different(tmp_path: Path) -> None:
+    files = small_model()
+    folders = {host: write(tmp_path / host / "m", files) for host in ("a", "b", "c")}
+    shard = "model-00002-of-00003.safetensors"
+    (folders["b"] / shard).write_bytes(files[shard][:-5])
+    found = {host: manifest(folder) for host, folder in folders.items()}
+    told = {one.subject: one.verdict for one in judge_equal(found)}
+    assert told == {"a": Verdict.PASS, "c": Verdict.PASS}
+    (folders["b"] / "config.json").write_text("{}")
+    found["b"] = manifest(folders["b"])
+    other = next(one for one in judge_equal(found) if one.subject == "b")
+    assert other.summary == "config.json differs (as against a)" and other.details == ()
+
+
 def test_a_readme_does_not_make_hosts_differ(tmp_path: Path) -> None:
     files = small_model()
     one, two = (manifest(write(tmp_path / name, {**files, "README.md": name.encode()})) for name in ("a", "b"))
