@@ -153,6 +153,10 @@ _ASCEND = (
 for d in /dev/davinci[0-9]*; do i=${{d#/dev/davinci}}; echo "== $i"; hccn_tool -i "$i" -{name} -g 2>&1; done"""),
             platform="ascend", deadline=60)
       for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect", "link_stat")),
+    Probe("ascend.paths", argv=("sh", "-c", """for p in /usr/local/dcmi /usr/local/bin/npu-smi \\
+/usr/local/sbin/npu-smi /usr/local/Ascend/driver/lib64 /usr/local/Ascend/driver/version.info \\
+/usr/local/Ascend/driver/tools/hccn_tool \\
+/etc/ascend_install.info /etc/hccn.conf; do [ -e "$p" ] && echo "$p"; done; exit 0"""), platform="ascend"),
     # the 950 takes its arguments in another order and has ports of another kind
     Probe("hccn.ub", argv=("sh", "-c", """command -v hccn_tool >/dev/null 2>&1 || exit 127
 for d in /dev/davinci[0-9]*; do i=${d#/dev/davinci}; echo "== $i"; hccn_tool -g -ub_connect -i "$i" 2>&1; done"""),
@@ -166,6 +170,7 @@ echo "== $i"; npu-smi info -t {name} -i "$i" 2>&1; done"""), platform="ascend", 
 _AMD = (
     Probe("amd.smi", argv=("rocm-smi",), platform="amd", deadline=30),
     Probe("amd.static", argv=("amd-smi", "static"), platform="amd", deadline=30),
+    Probe("amd.links", argv=("rocm-smi", "--showtopotype", "--json"), platform="amd", deadline=30),
     Probe("amd.version", read=("/sys/module/amdgpu/version", "/opt/rocm/.info/version"), platform="amd"),
 )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bringup.base.text import plural
 from bringup.preflight.parsers import amd
-from bringup.preflight.registry import Outcome, View, check, failed, passed, skipped, unknown, warned
+from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, unknown, warned
 from bringup.preflight.unread import Unread
 
 
@@ -66,4 +67,47 @@ def used(view: View) -> Outcome:
     full = [gpu for gpu in gpus if (gpu.memory_percent or 0) > 2]
     if full:
         return warned(f"GPU {', '.join(str(gpu.index) for gpu in full)}: {full[0].memory_percent} % in use")
+    return passed("none")
+
+
+@check("amd.driver", "the amdgpu module is loaded", platform="amd", reads=("host.modules", "amd.version"),
+       source="ROCm: the kernel's driver", remedy="sudo modprobe amdgpu; dmesg says why it does not load",
+       absent="unknown")
+def driver(view: View) -> Outcome:
+    try:
+        version = view.facts.answers.file("amd.version", "amdgpu/version").strip()
+    except Unread:
+        version = ""
+    if not version and "amdgpu" not in view.facts.modules:
+        try:
+            _gpus(view)  # a kernel that has the driver built in lists no module
+        except Unread:
+            return failed("the amdgpu module is not loaded")
+    return passed(f"amdgpu {version or 'of the kernel'}")
+
+
+@check("amd.links", "every pair of GPUs is joined by xGMI", platform="amd", reads=("amd.links",),
+       source="MI300X and later: each GPU is linked to every other", after=("amd.tool",),
+       remedy="reseat the board; amd-smi xgmi shows each link")
+def links(view: View) -> Outcome:
+    gpus = len(_gpus(view))
+    if gpus < 2:
+        return skipped("one GPU has no peer")
+    found = amd.links(view.facts.answers.text("amd.links"))
+    if len(found) < gpus * (gpus - 1) // 2:
+        return unknown(f"rocm-smi names {len(found)} of {gpus * (gpus - 1) // 2} links")
+    odd = [f"{a}-{b} {kind}" for (a, b), kind in sorted(found.items()) if kind != "XGMI"]
+    if odd:
+        # cards without xGMI bridges are as they are; the boards of the profiles have all links
+        make = failed if view.profile is not None else noted
+        return make(f"{len(odd)} of {len(found)} pairs: {', '.join(odd[:4])}", required="XGMI")
+    return passed(f"{len(found)} pairs")
+
+
+@check("amd.health", "the kernel reports no error of a GPU", platform="amd", reads=("host.kernel_log",),
+       source="amdgpu: uncorrectable errors, resets and time-outs", remedy="replace the GPU when it comes back")
+def health(view: View) -> Outcome:
+    seen = view.facts.kernel_log.amdgpu
+    if seen:
+        return failed(f"{plural(len(seen), 'line')} of amdgpu about errors since boot", details=(seen[-1],))
     return passed("none")

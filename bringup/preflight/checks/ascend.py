@@ -205,6 +205,36 @@ def device_files(view: View) -> Outcome:
     return failed(f"missing: {', '.join(gone)}") if gone else passed(f"{chips}")
 
 
+_MOUNTS = ("/usr/local/dcmi", "npu-smi", "/usr/local/Ascend/driver/lib64", "/usr/local/Ascend/driver/version.info",
+           "/etc/ascend_install.info")
+"""What a container of CANN needs of the host beside device files."""
+
+
+@check("ascend.mounts", "what a container needs of the driver is on the host", platform="ascend",
+       reads=("ascend.paths",), source="vllm-ascend: mounts of its container",
+       remedy="install the driver whole")
+def mounts(view: View) -> Outcome:
+    if view.need.manager != "docker":
+        return skipped(f"the manager is {view.need.manager or 'not docker'}")
+    there = view.facts.answers.text("ascend.paths").splitlines()
+    network = ("/etc/hccn.conf", "/usr/local/Ascend/driver/tools/hccn_tool") if view.need.multi_node else ()
+    wanted = (*_MOUNTS, *network)
+    gone = [path for path in wanted if not any(line.strip().endswith(path) for line in there)]
+    return failed(f"missing: {', '.join(gone)}") if gone else passed(f"{len(wanted)}")
+
+
+@check("ascend.kernel", "the kernel is as new as the driver's makers ask", platform="ascend", reads=("host.kernel",),
+       source="msprechecker", remedy="a kernel of 5.10 or newer at the next installation")
+def kernel(view: View) -> Outcome:
+    least = limits()["ascend_kernel"]
+    there = view.facts.kernel
+    if not version(there):
+        raise Unread(f"the kernel's release reads `{there[:40]}`")
+    if version(there)[:2] < version(str(least.value)):
+        return noted(f"{there}; {least} or newer is asked for", source=least.source)
+    return passed(there)
+
+
 @check("ascend.ecc", "no double-bit error in a chip's memory", platform="ascend", reads=("ascend.ecc",),
        source="npu-smi info -t ecc: 0 double-bit errors", after=TOOL,
        remedy="stop what runs there and reset the chip; when it comes back, replace the card")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -326,6 +327,37 @@ def fetch(view: View) -> list[Outcome]:
         out.append(failed(f"{url}: {words}{by}: {one.get('error', '')}", found=f"ends at {one['stage']}",
                           required="an answer", mend=mend))
     return out or [passed(f"{len(view.need.urls)} answer")]
+
+
+@check("net.exposed", "ports that only the ranks use do not answer outside of the cluster network",
+       reads=("net.listeners", "net.addresses"),
+       source="rendezvous and engine ports take commands from whoever connects",
+       remedy="a firewall rule for these ports, or cluster_address on an interface of its own")
+def exposed(view: View) -> Outcome:
+    inner = {port for port, what in view.need.ports.items() if what != "HTTP"}
+    own = view.need.addresses.get(view.host, "")
+    if not inner or not is_address(own) or is_loopback(own):
+        return skipped("the plan names no inner port" if not inner else "the host is known by a name or on loopback")
+    wide = sorted({one.port for one in view.facts.listeners
+                   if one.port in inner and one.address in ("0.0.0.0", "::", "*")})
+    if not wide:
+        return passed("none listens on every address")
+    cluster = None
+    others: list[str] = []
+    for word in re.findall(r"\binet6? (\S+)", view.facts.answers.text("net.addresses")):
+        try:
+            interface = ipaddress.ip_interface(word)
+        except ValueError:
+            continue
+        if str(interface.ip) == own:
+            cluster = interface.network
+        elif interface.is_global:
+            others.append(word)
+    others = [word for word in others if cluster is None or ipaddress.ip_interface(word).ip not in cluster]
+    shown = ", ".join(str(port) for port in wide)
+    if others:
+        return warned(f"{shown} on every address, {others[0].split('/')[0]} among them: a public one")
+    return passed(f"{shown} on every address, none of them public")
 
 
 @fleet_check("net.unique", "no two hosts use one address", source="the inventory",

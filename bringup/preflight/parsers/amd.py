@@ -105,3 +105,18 @@ def _of_static(text: str) -> tuple[AmdGpu, ...]:
         out.append(AmdGpu(int(head.group(1)), device.group(1), name.group(1),
                           float(power.group(1)) if power else None, None))
     return tuple(out)
+
+
+def links(text: str) -> Mapping[tuple[int, int], str]:
+    """`rocm-smi --showtopotype --json`: the kind of link (XGMI, PCIE) by pair of devices. Raises Unread."""
+    start = text.find("{")
+    try:
+        tree = json.loads(text[start:]) if start >= 0 else {}
+        found = {(int(match.group(1)), int(match.group(2))): str(value).upper()
+                 for key, value in tree.get("system", {}).items()
+                 if (match := re.fullmatch(r"\(Topology\) Link type between DRM devices (\d+) and (\d+)", key))}
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise Unread(f"this is no JSON of rocm-smi: {error}") from None
+    if not found:
+        raise Unread("rocm-smi names no link between devices")
+    return found

@@ -14,6 +14,7 @@ _SXID = re.compile(r"(nvidia-nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+),
 _LOG = re.compile(r"(?m)^(\[ *\d+\.\d+\]|\[\w{3} |\w{3} +\d+ \d+:|kern |\d+,\d+,\d+|<\d+>|\d{4}-\d\d-\d\d)"
                   r"|NVRM: |SXid ")
 _NO_XID = re.compile(r"NVRM\W*\bXid\b|\bSXid\b|\bXid\W*\(PCI", re.IGNORECASE)
+_AMDGPU = re.compile(r"amdgpu.*(?:uncorrectable hardware error|GPU reset begin|ring \S+ timeout|GPU is lost)")
 _SECONDS = re.compile(r"^\[\s*(\d+\.\d+)\]")
 _NARROW = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): (\S+ Gb/s) available PCIe bandwidth, "
                      r"limited by (.+?) at (\S+) \(capable of (\S+ Gb/s)")
@@ -55,6 +56,8 @@ class KernelLog:
     hung: tuple[str, ...]
     torn: tuple[str, ...] = ()
     """Lines of the driver about an Xid that cannot be read."""
+    amdgpu: tuple[str, ...] = ()
+    """Lines of amdgpu about errors that no driver mends by itself."""
 
 
 def parse(text: str) -> KernelLog:
@@ -70,6 +73,7 @@ def parse(text: str) -> KernelLog:
     segfaults: list[str] = []
     hung: list[str] = []
     torn: list[str] = []
+    lost: list[str] = []
     lines = plain(text).splitlines()
     for line in lines:
         if match := _XID.search(line):
@@ -91,6 +95,8 @@ def parse(text: str) -> KernelLog:
             power.append(line.strip())
         elif "Cable unplugged" in line:
             unplugged.append(line.strip())
+        elif _AMDGPU.search(line):
+            lost.append(line.strip())
         elif "segfault at" in line and "libnccl" in line:
             segfaults.append(line.strip())
         elif "blocked for more than" in line and "task " in line:
@@ -98,7 +104,7 @@ def parse(text: str) -> KernelLog:
         if match := _FLAP.search(line):
             flaps[match.group(1)] = flaps.get(match.group(1), 0) + 1
     return KernelLog(len(lines), tuple(xids), tuple(sxids), tuple(narrow), tuple(power), tuple(unplugged), flaps,
-                     tuple(segfaults), tuple(hung), tuple(torn))
+                     tuple(segfaults), tuple(hung), tuple(torn), tuple(lost))
 
 
 def modules(text: str) -> frozenset[str]:

@@ -99,6 +99,9 @@ def amd_host(host: str) -> Answers:
     items = {name: answer for name, answer in base.items.items() if not name.startswith(("nvidia.", "rdma."))}
     text = sample("amd/rocm-smi-mi300x8.txt").replace(" 17% ", "  0% ")
     answers = change(replace(base, items=items), "amd.smi", text)
+    modules = answers.get("host.modules").files
+    answers = change(answers, "host.modules", files={
+        path: one + "amdgpu 1000 0 - Live 0x0\n" for path, one in modules.items()})
     return change(answers, "host.pci",
                   "".join(f"0000:{n:02x}:00.0 1200: 1002:74a1 driver=amdgpu\n" for n in range(8)))
 

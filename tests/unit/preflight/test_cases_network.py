@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from preflight_cases import state
@@ -120,3 +121,18 @@ def test_c059_a_proxy_that_would_get_the_cluster_s_calls() -> None:
         json.dumps({"session": {"https_proxy": one["proxy"], "no_proxy": "localhost,192.0.2.0/24"}}),
     )
     assert by_check(findings_of(spared, needs["noproxy-03"]), "net.proxy")[0].verdict is Verdict.PASS
+
+
+def test_inner_ports_on_a_public_address() -> None:
+    """A serving host: the rendezvous port listens everywhere, and one interface has a public address."""
+    need = replace(planned(["h1", "h2"])["h1"], ports={8000: "HTTP", 29501: "rendezvous"})
+    addresses = dict(need.addresses)
+    text = "LISTEN 0 0 {0}:29501 0.0.0.0:*\nLISTEN 0 0 0.0.0.0:8000 0.0.0.0:*\n"
+    public = "9: eth9    inet 8.8.4.7/24 scope global eth9\n"
+    for listens, more, verdict in (("0.0.0.0", public, Verdict.WARN), ("0.0.0.0", "", Verdict.PASS),
+                                   (addresses["h1"], public, Verdict.PASS)):
+        answers = change(healthy("h1", addresses), "net.listeners", text.format(listens))
+        answers = change(answers, "net.addresses", answers.get("net.addresses").stdout + more)
+        found = by_check(findings_of(answers, need), "net.exposed")[0]
+        assert found.verdict is verdict, found
+        assert not more or verdict is Verdict.PASS or ("29501" in found.summary and "8.8.4.7" in found.summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.deep import why_not
 from bringup.preflight.facts import Facts
 from bringup.preflight.judge import Chosen
-from bringup.preflight.parsers import load
+from bringup.preflight.parsers import amd, load
 from bringup.preflight.registry import View
 from bringup.preflight.requirement import profiles
 
@@ -170,3 +171,46 @@ def test_a_device_that_somebody_has_open_is_not_loaded(tmp_path: Path) -> None:
             assert questions_makers.used({}, pattern) == f"the devices are in use: pid {holder.pid}, sleep"
         finally:
             holder.kill()
+
+
+def topology(kind: str, count: int = 8) -> str:
+    return json.dumps({"system": {f"(Topology) Link type between DRM devices {a} and {b}": kind
+                                  for a in range(count) for b in range(a + 1, count)}})
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    (topology("XGMI"), Verdict.PASS), (topology("PCIE"), Verdict.FAIL), (topology("XGMI", 7), Verdict.UNKNOWN),
+    ("{}", Verdict.UNKNOWN), (topology("XGMI")[:300], Verdict.UNKNOWN)])
+def test_amd_links(text: str, verdict: Verdict) -> None:
+    one = by_check(findings_of(change(amd_host("amd-01"), "amd.links", text), AMD), "amd.links")[0]
+    assert one.verdict is verdict
+
+
+def test_links_of_a_recorded_mi100() -> None:
+    found = amd.links(sample("amd/rocm-smi-a-json-mi100-6.0.2.json"))
+    assert len(found) == 6 and set(found.values()) == {"PCIE"}
+
+
+def test_amd_driver_and_health() -> None:
+    answers = amd_host("amd-01")
+    built_in = change(answers, "host.modules", files={"/proc/modules": "nvme 1 0 - Live 0x0\n"})
+    assert by_check(findings_of(built_in, AMD), "amd.driver")[0].verdict is Verdict.PASS
+    gone = change(built_in, "amd.smi", "cat: /sys/module/amdgpu/initstate: No such file or directory\n", rc=1)
+    assert by_check(findings_of(gone, AMD), "amd.driver")[0].verdict is Verdict.FAIL
+    assert by_check(findings_of(answers, AMD), "amd.driver")[0].verdict is Verdict.PASS
+    log = "[  912.1] amdgpu 0000:05:00.0: amdgpu: uncorrectable hardware errors detected in umc block\n"
+    sick = by_check(findings_of(change(answers, "host.kernel_log", log), AMD), "amd.health")[0]
+    assert sick.verdict is Verdict.FAIL and "umc block" in sick.details[0]
+
+
+def test_what_a_container_of_cann_needs() -> None:
+    need = replace(ASCEND, manager="docker", nodes=("a2-01", "a2-02"))
+    paths = ["/usr/local/dcmi", "/usr/local/sbin/npu-smi", "/usr/local/Ascend/driver/lib64",
+             "/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/driver/tools/hccn_tool",
+             "/etc/ascend_install.info", "/etc/hccn.conf"]
+    whole = change(without_process(ascend_host("a2-01")), "ascend.paths", "\n".join(paths) + "\n")
+    assert by_check(findings_of(whole, need), "ascend.mounts")[0].verdict is Verdict.PASS
+    part = change(whole, "ascend.paths", "\n".join(paths[:-1]) + "\n")
+    one = by_check(findings_of(part, need), "ascend.mounts")[0]
+    assert one.verdict is Verdict.FAIL and one.summary == "missing: /etc/hccn.conf"
+    assert by_check(findings_of(whole, ASCEND), "ascend.mounts")[0].verdict is Verdict.SKIP
