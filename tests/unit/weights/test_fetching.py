@@ -104,6 +104,21 @@ def test_one_host_fetches_each_file_once_and_the_others_take_it_from_there(rig: 
     assert rig.hub.asked == [] and rig.summary() == "there already on n[1-3]"
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("minor", ["3.6", "3.8", "3.13"])
+def test_the_copying_runs_under_the_pythons_that_hosts_have(rig: Rig, minor: str, monkeypatch: pytest.MonkeyPatch
+                                                            ) -> None:
+    found = sorted(Path.home().glob(f".pyenv/versions/{minor}.*/bin/python{minor}"))
+    if not found:
+        pytest.skip(f"no Python {minor} here")
+    monkeypatch.setattr(sys, "executable", str(found[-1]))
+    rig.hub.cut = 1
+    assert good(rig.fetch()) == {Status.CHANGED}
+    assert all(rig.same(rig.folder(host)) for host in HOSTS)
+    again = rig.fetch()
+    assert good(again) == {Status.OK}
+
+
 def test_answers_that_are_cut_go_on_where_they_ended(rig: Rig) -> None:
     rig.hub.cut = 3
     assert good(rig.fetch()) == {Status.CHANGED}
