@@ -15,6 +15,7 @@ from bringup.serving import engine_calls as calls
 from bringup.serving.causes import Cause, first_cause, how_it_ended
 from bringup.serving.probing import Probe, probe
 from bringup.serving.signs import Signs, numbers, rank_gaps, rank_mismatches, tensor_parallel_of
+from bringup.serving.transport import slow_transport
 
 POLL = 1.0
 """Seconds that a host waits for news before it answers a poll."""
@@ -250,6 +251,9 @@ class Starting:
                      known.at if known is not None else None, lies_in="unknown")
 
     def _ready(self, answer: Probe) -> Outcome:
+        slow = slow_transport(self.fleet, self.replica.launches)
+        if slow is not None:
+            return self._failed(slow)
         seconds = time.monotonic() - self.began
         ranks = sorted(rank for signs in self._signs().values() for rank in signs.ranks)
         calls.call_all(self.fleet, "engine_process", {

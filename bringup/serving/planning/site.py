@@ -218,6 +218,10 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
     if rdma is not None:
         # `=`: these very ports, not every port whose name begins so
         env.setdefault("NCCL_IB_HCA", ("=" + ",".join(rdma.ports[node.host]), "site"))
+        # beside the process, in its work folder: which network was taken is read when it serves
+        for name, value in (("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,NET"),
+                            ("NCCL_DEBUG_FILE", "nccl.%h.%p.log")):
+            env.setdefault(name, (value, "site"))
         if rdma.gid_index:
             env.setdefault("NCCL_IB_GID_INDEX", (str(rdma.gid_index[node.host]), "site"))
     env["HF_HUB_OFFLINE"] = ("1", "site")
@@ -232,6 +236,7 @@ def hccl_connect(load_deadline: float) -> int:
 
 
 ENV_REASONS = {
+    "NCCL_DEBUG_FILE": "which network was taken is read from it: sockets are a failed start here",
     "NCCL_IB_GID_INDEX": "the index of the RoCE v2 address with an IPv4 address in it, found anew for each start",
     "HCCL_CONNECT_TIMEOUT": "how long nodes wait for each other; 120 s by default, too short while one still loads",
     "HCCL_IF_IP": "the address that this node offers to the others",

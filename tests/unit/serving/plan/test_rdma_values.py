@@ -122,12 +122,14 @@ def test_every_node_has_its_own_ports_and_index_with_the_reason(tmp_path: Path, 
     assert head.env["NCCL_IB_HCA"] == ("=mlx5_0:1,mlx5_1:1", "site") and head.env["NCCL_IB_GID_INDEX"] == ("3", "site")
     assert worker.env["NCCL_IB_HCA"] == ("=mlx5_4:1", "site") and worker.env["NCCL_IB_GID_INDEX"] == ("5", "site")
     assert made.facts["rdma_reasons"]["n1"] == "2 active of the highest rate; left out: mlx5_8:1 (100 Gb/s)"
+    assert head.env["NCCL_DEBUG_FILE"] == ("nccl.%h.%p.log", "site") and head.env["NCCL_DEBUG"] == ("INFO", "site")
     assert head.env["NCCL_SOCKET_IFNAME"] == ("bond0", "recipe")
 
 
 def test_a_replica_agrees_or_the_library_chooses(tmp_path: Path) -> None:
     made = plan(tmp_path, {"n1": facts(("mlx5_0:1",), 3), "n2": facts((), None)})
-    assert all("NCCL_IB_HCA" not in process.env for process in made.replicas[0].processes)
+    assert not [name for process in made.replicas[0].processes for name in process.env
+                if name.startswith(("NCCL_IB", "NCCL_DEBUG"))]
     made = plan(tmp_path, {"n1": facts(("mlx5_0:1",), 3), "n2": facts(("mlx5_0:1",), None)})
     assert all("NCCL_IB_HCA" in process.env and "NCCL_IB_GID_INDEX" not in process.env
                for process in made.replicas[0].processes)
