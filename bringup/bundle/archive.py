@@ -124,8 +124,10 @@ class _Counted(io.RawIOBase):
 
     def check(self, path: Path) -> None:
         if self.done != self.entry.size or self.digest.hexdigest() != self.entry.sha256:
-            raise StepError("a file changed while the bundle was written", where=str(path),
-                            next="run again when nothing writes there")
+            raise StepError("a file is not what it was when it was named: the bundle was not finished", where=str(path),
+                            expected=f"sha256 {self.entry.sha256[:16]}...",
+                            found=f"sha256 {self.digest.hexdigest()[:16]}...",
+                            next="run again; when it stays, remove that file: it is fetched or packed anew")
 
 
 class _Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import os
 import platform as this
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bringup import __version__
-from bringup.base.errors import InputError, StepError
+from bringup.base.errors import InputError, LockedError, StepError
 from bringup.base.paths import Project
 from bringup.base.text import plural
 from bringup.base.text import size as size_text
@@ -68,11 +69,37 @@ class Collected:
 
 def collect(needs: Needs, project: Project, settings: Mapping[str, str], tell: Teller) -> Collected:
     """Bring everything that is needed here. Raises StepError where something cannot be had; all that is fetched stays.
+    LockedError where another one gathers in this project.
 
     `settings` are those of `package_settings`.
     """
     cache = project.state / "cache"
     out = Collected()
+    with _alone(cache / "bundle"):
+        _everything(needs, project, cache, settings, tell, out)
+    return out
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else gathers into the same folder meanwhile. Raises LockedError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise LockedError("another `invoke bundle` gathers in this project", where=str(folder),
+                              found=f"process {lock.read().strip() or 'unknown'}",
+                              next="wait for it: what it fetches is not fetched again") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _everything(needs: Needs, project: Project, cache: Path, settings: Mapping[str, str], tell: Teller,
+                out: Collected) -> None:
     _wheels(needs, cache, settings, tell, out)
     for machine in needs.machines:
         tell.progress("uv", machine)
@@ -87,7 +114,6 @@ def collect(needs: Needs, project: Project, settings: Mapping[str, str], tell: T
     _kernels(needs, cache, tell, out)
     if needs.controller:
         _controller(project, cache, settings, tell, out)
-    return out
 
 
 def _wheels(needs: Needs, cache: Path, settings: Mapping[str, str], tell: Teller, out: Collected) -> None:

@@ -6,6 +6,7 @@ sha256sum writes it, so that `sha256sum -c` checks a copy too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -70,8 +71,16 @@ class PartsWriter(io.RawIOBase):
             self.digests.append(self._hash.hexdigest())
 
     def finish(self) -> list[Path]:
-        """Give the parts and their list their names; the list comes last. Returns all of them."""
+        """Give the parts and their list their names; the list comes last. Returns all of them.
+
+        Parts that an earlier list names and this one does not are removed: they would be joined behind the last.
+        """
         self._end_part()
+        with contextlib.suppress(InputError, OSError):
+            for part in _listed(list_of(self.path)):
+                found = _PART.match(part.path.name)
+                if found and found[1] == self.path.name and int(found[2]) > len(self.digests):
+                    part.path.unlink()
         out = []
         for number in range(1, len(self.digests) + 1):
             target = self.path.with_name(f"{self.path.name}.{number:03d}")

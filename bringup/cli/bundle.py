@@ -119,9 +119,11 @@ def _free(output: Path, split: int | None, *, overwrite: bool) -> None:
     if there and not overwrite:
         raise InputError("the output is there already", where=str(there[0]),
                          next="take another name, or --overwrite")
-    if overwrite and not split and list_of(output).exists():
-        raise InputError("the output is there in parts, which would stay behind", where=str(list_of(output)),
-                         next="remove the parts, or take another name")
+    other = output if split else list_of(output)
+    if other.exists():
+        form = "as one file" if split else "in parts"
+        raise InputError(f"the output is there {form}, which would stay behind", where=str(other),
+                         next="remove that, or take another name")
 
 
 def _would(needs: Needs, settings: dict[str, str], tell: _Lines) -> None:

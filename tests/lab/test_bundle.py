@@ -163,8 +163,10 @@ def test_no_index_is_told_with_the_way_out(office: Office) -> None:
     assert done.returncode == 1 and "UV_DEFAULT_INDEX" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_provision_takes_all_from_the_bundle_and_refuses_what_does_not_hold(office: Office) -> None:
     office.bundle("b.tar.zst", "--split", "1MiB")
+    office.good("env.build", "--bundle", "b.tar.zst")
     office.index.folder.rename(office.index.folder.with_name("gone"))
     out = office.good("provision", "--yes", "--bundle", "b.tar.zst")
     assert endpoint_of(out)
@@ -192,6 +194,7 @@ def test_a_lock_that_was_changed_since_is_refused_before_anything_is_contacted(o
     assert f"envs/tiny/locks/{PLATFORM}.txt" in done.stdout and "the lock of tiny is not the one" in done.stdout
 
 
+@pytest.mark.full
 def test_an_update_carries_what_is_new_and_needs_its_base(office: Office) -> None:
     office.lock("beta")
     office.bundle("old.tar.zst")
@@ -260,6 +263,28 @@ def test_the_output_is_never_replaced_unasked(office: Office) -> None:
     assert done.returncode == 2 and "is there already" in done.stdout
     assert (office.folder / "b.tar.zst").read_bytes() == before
     office.bundle("b.tar.zst", "--overwrite")
+    done = office.run("bundle", "--inventory", "lab", "--output", "b.tar.zst", "--overwrite", "--split", "1MiB")
+    assert done.returncode == 2 and "is there as one file" in done.stdout
+
+
+def test_two_at_once_in_one_project_do_not_meet(office: Office) -> None:
+    office.lock("alpha")
+    office.index.cut, office.index.cuts, office.index.slow = 1_500_000, 1, 60
+    first = office.start("bundle", "--inventory", "lab", "--output", "1.tar.zst")
+    assert office.index.sending.wait(60)
+    second = office.run("bundle", "--inventory", "lab", "--output", "2.tar.zst")
+    office.index.go_on.set()
+    out = first.communicate(timeout=120)[0]
+    assert first.returncode == 0, out
+    assert second.returncode == 5 and f"process {first.pid}" in second.stdout, second.stdout
+
+
+def test_a_folder_of_wheels_is_an_index_too(office: Office) -> None:
+    environment = {**office.environment(), "UV_OFFLINE": "1", "UV_FIND_LINKS": str(office.index.folder)}
+    done = subprocess.run([str(Path(sys.executable).parent / "invoke"), "bundle", "-i", "lab", "-o", "b.tar.zst"],
+                          cwd=office.folder, env=environment, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert office.index.ranges == [] and "wheels/alpha-1.0-py3-none-any.whl" in names_of(office.folder / "b.tar.zst")
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -373,6 +398,7 @@ def source(folder: Path) -> Path:
     return target
 
 
+@pytest.mark.full
 def test_what_is_built_from_its_source_travels_with_what_the_build_requires(office: Office) -> None:
     wheel(office.index.folder, "gamma", "1.2", {"gamma.py": "NAME = 'gamma'\n"})
     source(office.index.folder)
@@ -404,6 +430,7 @@ def image(path: Path, *, whole: bool = True) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_sources_and_images_travel_and_lie_as_they_did(office: Office) -> None:
     (office.folder / "kernels/csrc").mkdir(parents=True)
     (office.folder / "kernels/csrc/a.cu").write_text("kernel\n")
