@@ -77,6 +77,7 @@ class Need:
     `ports` maps a TCP port to what binds it. `nodes` are the hosts of its replica, head first. `addresses` maps each
     host of the run to what the others reach it by. Bytes are bytes; `memory_fraction` is 0..1. `deployed` says that
     the inventory has a deployment, `recorded` that the host's accelerators are a recording: no weights are loaded.
+    `weights_fetched` says that the deployment names where the weights come from: a later stage brings them.
     `urls` are addresses that the host downloads from.
     `baseline` is what was recorded of this host (see baseline.py), `tolerance` the percent that a measure may lose.
     """
@@ -97,6 +98,7 @@ class Need:
     numpy: str = ""
     model_path: str = ""
     weights_bytes: int | None = None
+    weights_fetched: bool = False
     weights_per_device: int | None = None
     memory_fraction: float | None = None
     memory_minimum: int | None = None
