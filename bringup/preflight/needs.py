@@ -17,6 +17,7 @@ from bringup.preflight.checks.network import is_address, is_loopback
 from bringup.preflight.probes import Questions
 from bringup.preflight.requirement import Need, limits, profiles
 from bringup.serving.plan import LaunchPlan, ProcessPlan
+from bringup.weights.wanted import read_weights
 
 Variables = Callable[[str], Mapping[str, Any]]
 MANY_HOSTS = 64
@@ -156,10 +157,12 @@ def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresse
     if site["accelerators"] is None and process is not None and process.ranks:
         site["accelerators"] = None if len(process.ranks) == numbers.get("devices_per_node") else len(process.ranks)
     model_path = str((variables.get("deployment") or {}).get("model_path") or plan.model_path)
+    wanted = read_weights(variables)
     return Need(
         deployed=True, hardware=hardware, profile=profiles().get(hardware), engine=plan.engine,
         variant=str(numbers.get("precision") or plan.variant), recipe=plan.recipe, manager=plan.manager,
         environment=plan.environment, model_path=model_path, weights_bytes=int(float(weights) * 1e9),
+        weights_fetched=wanted is not None and wanted.fetched,
         weights_per_device=int(float(per_device) * 1e9) if per_device else None,
         memory_fraction=_fraction(process, plan.engine), memory_minimum=int(float(numbers["needed_gb"]) * 1e9),
         memory_source=f"recipe {plan.recipe}: vram_minimum_gb", ports=_ports(process),
