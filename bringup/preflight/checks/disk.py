@@ -171,12 +171,17 @@ def complete(view: View) -> list[Outcome]:
     if not files:
         if view.need.recorded:
             return [skipped("no shards; the accelerators are a recording's, nothing is loaded")]
+        if need.weights_fetched:
+            return [noted(f"no safetensors in {need.model_path}: the stage `weights` brings them")]
         return [failed(f"no safetensors in {need.model_path}")]
     out = []
     for name, one in sorted(files.items()):
         text = _trouble(one)
         if text:
             out.append(text if name in text else f"{name}: {text}")
+    if out and need.weights_fetched:
+        return [noted(out[0] + (f"  (and {len(out) - 1} more)" if out[1:] else "") + ": the stage `weights` brings it",
+                      details=tuple(out[1:7]))]
     if out:
         return [failed(out[0] + (f"  (and {len(out) - 1} more)" if out[1:] else ""), details=tuple(out[1:7]),
                        mend=f"fetch {plural(len(out), 'file')} again; nothing was removed")]
@@ -219,6 +224,7 @@ def partial(view: View) -> Outcome:
 def equal(views: Sequence[View]) -> Iterable[Outcome]:
     seen: dict[str, dict[str, str]] = {}
     absent = []
+    fetched = {view.host for view in views if view.need.weights_fetched}
     for view in views:
         if not view.need.model_path or view.need.spare:
             continue
@@ -235,7 +241,9 @@ def equal(views: Sequence[View]) -> Iterable[Outcome]:
     if len(seen) + len(absent) < 2 or not seen:
         return
     for host in absent:
-        yield failed(f"the model folder is not there (it is on {len(seen)} others)", subject=host)
+        told = f"the model folder is not there (it is on {len(seen)} others)"
+        yield noted(f"{told}: the stage `weights` brings it", subject=host) if host in fetched else failed(
+            told, subject=host)
     names = sorted({name for files in seen.values() for name in files})
     for host, files in seen.items():
         odd = []
@@ -244,7 +252,9 @@ def equal(views: Sequence[View]) -> Iterable[Outcome]:
             usual = max(sorted(set(values)), key=values.count)
             if files.get(name, "") != usual:
                 odd.append(f"{name} {'differs' if files.get(name) else 'is missing'}")
-        if odd and len(seen) > 1:
+        if odd and host in fetched and all(text.endswith(" is missing") for text in odd):
+            yield noted(f"{odd[0]}: the stage `weights` brings it", details=tuple(odd[1:5]), subject=host)
+        elif odd and len(seen) > 1:
             yield failed(odd[0] + (f" and {len(odd) - 1} more" if odd[1:] else ""), details=tuple(odd[1:5]),
                          subject=host)
         else:
