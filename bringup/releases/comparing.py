@@ -14,6 +14,7 @@ from bringup.releases import storing
 from bringup.releases.document import Release, differences
 from bringup.releases.history import HostStore, merge
 from bringup.releases.images import named
+from bringup.releases.kernel_builds import with_kernels
 from bringup.releases.making import release_of, shapes_of
 from bringup.releases.places import Place
 from bringup.releases.planned import Planned, plan_now
@@ -42,7 +43,7 @@ def compare_plan(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     planned = plan_now(fleet)
     places = _places(fleet, planned)
     if all(place.digest != NOT_YET for place in places.values()):
-        planned = with_vendor_environment(fleet, planned, places)
+        planned = with_kernels(fleet, with_vendor_environment(fleet, planned, places))
     shapes, values = shapes_of(fleet, planned, places)
     release = release_of(fleet, planned, places, shapes)
     stores = storing.stores_of(fleet, planned.hosts)

@@ -19,6 +19,7 @@ from bringup.releases.chosen import Chosen
 from bringup.releases.document import Release, differences, short
 from bringup.releases.flags import ask_engine
 from bringup.releases.history import HostStore, merge
+from bringup.releases.kernel_builds import with_kernels
 from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
 from bringup.releases.vendor_env import with_vendor_environment
@@ -41,7 +42,7 @@ def make_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     else:
         places = places_of(fleet, planned.plan.environment, planned.hosts)
         check_version(places, engine_named(planned.plan.engine).package, planned.plan.engine_version)
-    planned = with_vendor_environment(fleet, planned, places)
+    planned = with_kernels(fleet, with_vendor_environment(fleet, planned, places))
     ask_engine(fleet, planned, places)
     shapes, values = shapes_of(fleet, planned, places)
     release = release_of(fleet, planned, places, shapes)

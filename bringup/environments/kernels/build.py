@@ -39,6 +39,7 @@ def build_kernels(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
         if args.get("needed"):
             raise InputError("no kernel is named", expected="`kernels` in the deployment, or --kernel",
                              next="invoke kernel.list")
+        fleet.emit(StageSummary("none", "the deployment names no kernels"))
         return {}
     planner.probe()
     told: dict[str, dict[str, Any]] = {host: {} for host in fleet.hosts}

@@ -19,7 +19,7 @@ IN_CONTAINERS = ("docker", "podman")
 _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy", "variant", "features", "environment",
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
-         "context_length", "load_deadline", "distributed_timeout", "image", "image_archive",
+         "context_length", "load_deadline", "distributed_timeout", "kernels", "image", "image_archive",
          "container", "set_env", "check_flags", "weights", "watcher")
 _CONTAINER_KEYS = ("client", "user", "shm_gb", "mounts", "options")
 
