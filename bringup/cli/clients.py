@@ -98,7 +98,7 @@ def _wanted(name: str | None) -> tuple[str, ...]:
     if not name:
         return NAMES
     if name not in NAMES:
-        near = nearest(name, NAMES)
+        near = next((one for one in NAMES if one.startswith(name)), None) or nearest(name, NAMES)
         raise InputError(f"no client is called `{name}`", expected=", ".join(NAMES),
                          next=f"--client {near}" if near else None)
     return (name,)

@@ -27,23 +27,29 @@ def verify(options: Options) -> int:
         return _recorded(options)
     from bringup.base.errors import InputError
     from bringup.base.paths import Project
+    from bringup.base.text import nearest
     from bringup.cli.preflight import words
-    from bringup.cli.running import run_playbook
+    from bringup.cli.running import Reading, run_reading
+    from bringup.cli.serve import plan_of
     from bringup.serving.contract.checks import chosen
 
-    only = words(options.only)
+    only, replicas = words(options.only), words(options.replica)
     chosen(only)
     if options.approve and only:
         raise InputError("--approve takes the whole contract, --only a part of it", next="invoke verify --approve")
-    given: dict[str, Any] = {"contract_repeat": options.number("repeat", least=1),
-                             "contract_timeout": options.number("timeout", least=1),
-                             "contract_times": options.number("times", least=1),
-                             "contract_only": list(only) or None,
-                             "contract_replicas": list(words(options.replica)) or None,
-                             "contract_approve": True if options.approve else None}
+    given: dict[str, Any] = {
+        "contract_repeat": options.number("repeat", least=1), "contract_timeout": options.number("timeout", least=1),
+        "contract_times": options.number("times", least=1), "contract_only": list(only) or None,
+        "contract_replicas": list(replicas) or None, "contract_approve": True if options.approve else None}
     extra = {name: value for name, value in given.items() if value is not None}
-    playbook = Project.find().root / "playbooks" / "verify.yml"
-    return int(run_playbook(options, playbook, verb="verify", extra_vars=extra))
+    reading = Reading(options, Project.find().root / "playbooks" / "verify.yml", extra)
+    names = [replica.name for replica in plan_of(reading).replicas] if replicas else []
+    for name in replicas:
+        if name not in names:
+            near = nearest(name, names)
+            raise InputError(f"no replica is called `{name}`", expected=", ".join(names),
+                             next=f"--replica {near}" if near else "invoke plan shows the replicas")
+    return int(run_reading(reading, verb="verify"))
 
 
 def _recorded(options: Options) -> int:

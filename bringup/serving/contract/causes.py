@@ -62,7 +62,7 @@ def _tools(check: str, problem: str, served: Served, mend: str | None) -> tuple[
                 f"{TOOL} {wanted[0]}; num_speculative_tokens 1")
     if check == "tools.parallel":
         return "the parser does not keep calls of one answer apart", _tool(served)
-    if check in ("tools.nested", "tools.typed"):
+    if check in ("tools.nested", "tools.typed") or "is not of type" in problem:
         return f"{TOOL} gives arguments as text instead of the schema's types", _tool(served)
     if check == "tools.unicode":
         return "the parser or its tokenizer cuts signs of several bytes", _tool(served)
@@ -75,6 +75,8 @@ def _thinking(check: str, problem: str, served: Served) -> tuple[str, str | None
     parser = flag_value(list(served.argv), THINK) if served.argv else None
     wanted = _parser(served, "reasoning")
     mend = f"{THINK} {wanted[0]}" + (f"   ({wanted[2]})" if wanted[2] else "")
+    if parser == wanted[0]:
+        mend = f"{THINK} {parser} is given already: another version of {served.engine}"
     if served.argv and parser is None:
         return f"{THINK} is missing: the thinking stays in the content", mend
     if parser is not None and parser not in wanted[1]:
@@ -118,8 +120,11 @@ def _parser(served: Served, kind: str) -> tuple[str, tuple[str, ...], str]:
 
 
 def _tool(served: Served) -> str:
-    auto = f" {AUTO}" if served.engine.startswith("vllm") else ""
-    return f"{TOOL} {_parser(served, 'tool')[0]}{auto}"
+    use = _parser(served, "tool")[0]
+    auto = served.engine.startswith("vllm")
+    if flag_value(list(served.argv), TOOL) == use and (not auto or AUTO in served.argv):
+        return f"{TOOL} {use} is given already: another version of {served.engine} ({served.version or 'unknown'} runs)"
+    return f"{TOOL} {use}" + (f" {AUTO}" if auto else "")
 
 
 def _flag(served: Served, flag: str) -> str:
