@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -18,6 +19,8 @@ from site_project import REPOSITORY, Site
 HERE = Path(__file__).parent
 ENGINES = CACHE / "engines"
 """Environments and models, found again by the next run. A folder is whole or not there."""
+NUMA = Path("/usr/lib/x86_64-linux-gnu/libnuma.so.1")
+"""Debian's libnuma1, which vLLM for CPUs is linked with and the machines' base lacks."""
 RECORDING = REPOSITORY / "bringup/lab/recordings/h200x8"
 SLOW = 900.0
 """Seconds that a verb may take at most: three imports of torch and vllm, on two cores that others use too."""
@@ -37,6 +40,7 @@ class EngineCluster(Cluster):
                 place = machine.root / target
                 place.mkdir(parents=True, exist_ok=True)
                 subprocess.run(["mount", "--bind", str(ENGINES / name), str(place)], check=True)
+            shutil.copy(NUMA, machine.root / NUMA.relative_to("/"))
 
 
 class EngineSite(Site):
@@ -76,10 +80,10 @@ class EngineSite(Site):
         return super().good(*words, timeout=timeout)
 
     def findings(self, *words: str) -> dict[str, dict[str, Any]]:
-        """id -> finding of `invoke verify`."""
+        """check -> finding of `invoke verify`."""
         report = self.folder / "verify.json"
         self.run("verify", *words, "--report", str(report))
-        return {one["id"]: one for one in json.loads(report.read_text())["findings"]}
+        return {one["check"]: one for one in json.loads(report.read_text())["findings"]}
 
 
 def python_of(machine: Machine, name: str = "vllm-cpu") -> str:

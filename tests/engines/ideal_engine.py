@@ -97,7 +97,7 @@ class IdealEngine:
         body = request.body
         choice = body.get("tool_choice")
         offered = [tool["function"]["name"] for tool in body.get("tools") or ()]
-        if request.raw or isinstance(choice, Mapping) and choice["function"]["name"] not in offered:
+        if request.raw or (isinstance(choice, Mapping) and choice["function"]["name"] not in offered):
             return Response(request.id, 400, '{"error": {"message": "no"}}')
         if body["model"] != MODEL:
             return Response(request.id, 404, '{"error": {"message": "does not exist"}}')

@@ -58,14 +58,14 @@ def tokenizer(texts, nonces):
     """Bytes and the words of the texts as wholes. `kestrel4711x3` is three tokens of three kinds, kestrel47, 11 and x3:
     to copy it the model has to find one token of each kind, which it learns in a hundredth of the time."""
     made = Tokenizer(models.BPE())
-    words = "(?:%s)" % "|".join(nonces)
+    words = f"(?:{'|'.join(nonces)})"
     made.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(rf"{words}\d\d| (?={words}\d\d)|x\d+| ?item\d+"
                                    r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     made.decoder = decoders.ByteLevel()
-    kinds = ["%s%02d" % (word, number) for word in nonces for number in range(10, 100)]
-    kinds += ["%02d" % number for number in range(100)] + ["x%d" % number for number in range(24)]
+    kinds = [f"{word}{number}" for word in nonces for number in range(10, 100)]
+    kinds += [f"{number:02}" for number in range(100)] + [f"x{number}" for number in range(24)]
     made.train_from_iterator([*texts, *kinds] * 3, trainers.BpeTrainer(
         vocab_size=6000, special_tokens=ROLES, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False))

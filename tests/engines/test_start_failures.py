@@ -1,0 +1,132 @@
+"""Starts of a real vLLM on two nodes that fail: the first cause is named, and nothing is left running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from engine_site import EngineSite
+from site_project import wait_for
+
+pytestmark = [pytest.mark.full, pytest.mark.machines]
+SOON = 60
+"""Seconds that a collective waits here: long enough for two imports of torch on a loaded machine."""
+
+
+@pytest.fixture
+def stopped(site: EngineSite) -> Iterator[EngineSite]:
+    """Nothing runs before and after."""
+    site.write()
+    site.good("stop", "--yes")
+    yield site
+    site.write()
+    site.good("stop", "--yes")
+
+
+def cause_of(out: str) -> str:
+    """The lines of `cause`, its evidence and what follows it."""
+    assert "cause" in out, out
+    return out.split("cause", 1)[1].split("kept", 1)[0]
+
+
+def fails(site: EngineSite, meanwhile: Callable[[], Any] | None = None, **deployment: Any) -> str:
+    """A provision that must fail; `meanwhile` is done once it runs. Returns the cause as told."""
+    site.write(**deployment)
+    run = site.start("provision", "--yes")
+    if meanwhile is not None:
+        meanwhile()
+    out = run.communicate(timeout=900)[0]
+    assert run.returncode == 1, out
+    nothing_left(site)
+    return cause_of(out)
+
+
+def nothing_left(site: EngineSite) -> None:
+    for machine in site.cluster.machines:
+        left = machine.run("pgrep -u bringup -fa . || true").stdout
+        assert not left.strip(), f"{machine.name}: {left}"
+
+
+def frozen(site: EngineSite, number: int) -> Callable[[], None]:
+    """Freeze a node's engine as soon as its unit runs: it is there and takes no part."""
+    machine = site.cluster.machines[number]
+
+    def freeze() -> None:
+        main = f"systemctl show bringup-r1-{machine.name} -p MainPID --value"
+        assert wait_for(lambda: machine.run(main).stdout.strip() not in ("", "0"), 120)
+        machine.run(f"sudo kill -STOP $({main})")
+
+    return freeze
+
+
+@pytest.mark.parametrize("port", [8000, 29501], ids=["http", "meeting"])
+def test_a_port_that_is_taken_is_named_before_anything_starts(stopped: EngineSite, port: int) -> None:
+    head = stopped.cluster.machines[0]
+    holder = f"import socket,time;s=socket.socket();s.bind(('0.0.0.0',{port}));s.listen();time.sleep(600)"
+    head.run(f'sudo systemd-run --unit=holder{port} python3 -c "{holder}"')
+    try:
+        assert wait_for(lambda: f":{port}" in head.run("ss -ltn").stdout, 20)
+        done = stopped.run("provision", "--yes")
+    finally:
+        head.run(f"sudo systemctl stop holder{port}")
+    assert done.returncode == 4, done.stdout
+    told = done.stdout.split("process.ports", 1)[1]
+    assert str(port) in told and "python3" in told
+    nothing_left(stopped)
+
+
+def test_an_interface_that_is_not_there_is_named_before_anything_starts(stopped: EngineSite) -> None:
+    stopped.write(env={"GLOO_SOCKET_IFNAME": "nosuch0"})
+    done = stopped.run("provision", "--yes")
+    assert done.returncode == 4, done.stdout
+    assert "GLOO_SOCKET_IFNAME=nosuch0: no interface `nosuch0`" in done.stdout
+    nothing_left(stopped)
+
+
+def test_on_a_wrong_interface_the_nodes_offer_each_other_loopback(stopped: EngineSite) -> None:
+    told = fails(stopped, env={"GLOO_SOCKET_IFNAME": "lo"}, distributed_timeout=SOON)
+    assert "nodes offer each other loopback addresses" in told
+    assert "127.0.0.1" in told
+
+
+def test_an_absent_worker_is_named(stopped: EngineSite) -> None:
+    told = fails(stopped, frozen(stopped, 1), distributed_timeout=SOON)
+    assert "e2" in told.splitlines()[0], told
+    assert "1/2 clients joined" in told or "never joined" in told
+
+
+def test_an_absent_head_is_named(stopped: EngineSite) -> None:
+    told = fails(stopped, frozen(stopped, 0), distributed_timeout=SOON)
+    assert "e1" in told.splitlines()[0], told
+
+
+def test_a_rank_that_is_there_already_is_named(stopped: EngineSite) -> None:
+    """A worker of an earlier start that nobody knows of has the place of ours."""
+    worker = stopped.cluster.machines[1]
+    stopped.write(distributed_timeout=120)
+    stopped.good("provision", "--yes")
+    release = worker.run("readlink -f /opt/bringup/current").stdout.strip()
+    stopped.good("stop", "--yes")
+    worker.run("sudo systemd-run --unit=stray --uid=bringup --setenv=HOME=/var/tmp "
+               f"sh {release}/launch/r1-e2.sh")
+    try:
+        done = stopped.run("provision", "--yes")
+    finally:
+        worker.run("sudo systemctl kill -s KILL stray")
+    assert done.returncode in (1, 4), done.stdout
+    assert "e2" in done.stdout and ("stray" in done.stdout or "rank" in done.stdout), done.stdout
+
+
+def test_a_stop_while_it_loads_leaves_nothing(stopped: EngineSite) -> None:
+    head = stopped.cluster.machines[0]
+    stopped.write(distributed_timeout=62)
+    run = stopped.start("provision", "--yes")
+    assert wait_for(lambda: "EngineCore" in head.run("pgrep -fa EngineCore || true").stdout, 300)
+    run.send_signal(2)
+    assert run.wait(timeout=120) == 130, run.communicate()[0]
+    began = time.monotonic()
+    stopped.good("stop", "--yes")
+    assert time.monotonic() - began < 120
+    nothing_left(stopped)
