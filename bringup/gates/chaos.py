@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 
+from bringup.agent.processes.container_words import container_name
 from bringup.base.errors import FindingError, InputError
 from bringup.base.events import Note, Progress
 from bringup.base.text import nearest
@@ -86,8 +87,10 @@ def _kill(ground: Ground, node: Node) -> str:
 
 
 def _signal(ground: Ground, node: Node, name: str) -> None:
-    """A signal to the unit, or to the process group that the host's record proves to be ours."""
-    if node.unit:
+    """A signal to the unit, to the container, or to the process group that the host's record proves to be ours."""
+    if node.manager in ("docker", "podman"):
+        command = f"{node.manager} kill --signal={name} {shlex.quote(container_name(node.name))}"
+    elif node.unit:
         command = f"systemctl kill --signal={name} {shlex.quote(node.unit)}"
     else:
         command = f"kill -{int(getattr(signal, f'SIG{name}'))} -{node.pid}"  # dash takes no `--` here
