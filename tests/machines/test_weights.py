@@ -15,7 +15,7 @@ from cluster import Cluster
 from small_hub import COMMIT, Hub, small_model
 
 sys.path.append(str(Path(__file__).parents[1] / "lab"))
-from site_project import DEPLOYMENT, Site
+from site_project import DEPLOYMENT, REPOSITORY, Site, endpoint_of
 
 HOSTS = ("m1", "m2", "m3")
 REPO = "demo/GLM-5.1"
@@ -165,6 +165,20 @@ def test_provision_names_a_revision_that_is_in_the_way(machines: Machines) -> No
     assert len(set(machines.digests(f"{PATH}@{COMMIT[:12]}").values())) == 1
     machines.write(model_path=f"{PATH}@{COMMIT[:12]}")
     assert "there already on m[1-3]" in machines.good("weights.fetch")
+
+
+@pytest.mark.full
+def test_provision_brings_the_weights_before_the_engines_start(machines: Machines) -> None:
+    machines.write(variables={"bringup_replay": str(REPOSITORY / "bringup/lab/recordings/h200x8")},
+                   env={"LAB_ENGINE_LOAD_SECONDS": "0.3"})
+    try:
+        out = machines.good("provision", "--yes", timeout=400)
+        assert re.search(r"weights +25\.2 MB brought to m\[1-3\]", out), out
+        assert endpoint_of(out)
+        again = machines.good("provision", "--yes", timeout=400)
+        assert "there already on m[1-3]" in again and "nothing was restarted" in again
+    finally:
+        machines.run("stop", "--yes")
 
 
 def test_check_changes_nothing(machines: Machines) -> None:
