@@ -21,6 +21,11 @@ CLOSED = "gloo/transport/tcp/pair.cc:534 Connection closed by peer [198.18.0.12]
     ("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
      "Connection refused, remote=[127.0.1.1]:41733", "loopback", "host"),
     ("RuntimeError: Unable to find address for: eth9", "interface", "host"),
+    ("(Worker_TP0 pid=4690) ERROR 11-30 19:32:00 [multiproc_executor.py:1063] torch._inductor.exc.InductorError: "
+     "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "compiler",
+     "host"),
+    ("(Worker pid=1933) ERROR 11-30 19:26:11 [multiproc_executor.py:953] FileNotFoundError: No such file or directory: "
+     "/models/glm/model.safetensors", "model.files", "release"),
     ("vllm: error: argument --reasoning-parser: invalid choice: 'glm47'", "parser", "release"),
     ("launch_server.py: error: unrecognized arguments: --kt-method FP8", "flag", "release"),
     ("ValueError: The checkpoint you are trying to load has model type `glm_moe_dsa` but Transformers does not "
@@ -46,6 +51,27 @@ def test_the_earlier_of_two_causes() -> None:
     cause = first_cause({"gpu01": [(12.0, "OSError: [Errno 98] Address already in use")],
                          "gpu02": [(11.0, "RuntimeError: Unable to find address for: eth9")]}, {})
     assert cause is not None and cause.host == "gpu02"
+
+
+LACKS = ("(VllmWorker-0 pid=848) WARNING 11-30 19:22:21 [cpu.py:644] Failed to import from vllm._C: "
+         "ImportError('libnuma.so.1: cannot open shared object file: No such file or directory')")
+NO_CACHE = ("(APIServer pid=350) ERROR 11-30 19:21:52 [registry.py:1041] FileNotFoundError: [Errno 2] No such file or "
+            "directory: '/opt/bringup/.cache/vllm/modelinfos'")
+"""vLLM goes on behind it."""
+
+
+def test_a_warning_yields_to_an_error_and_is_the_cause_where_nothing_else_is_known() -> None:
+    broken = "AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'"
+    lines = [(1.0, LACKS), (2.0, "(EngineCore pid=628) ERROR 11-30 19:22:26 [core.py:1510] " + broken)]
+    cause = first_cause({"gpu01": lines}, {})
+    assert cause is not None and cause.key == "library" and cause.lies_in == "host"
+    cause = first_cause({"gpu01": [(1.0, LACKS), (2.0, "torch.OutOfMemoryError: CUDA out of memory.")]}, {})
+    assert cause is not None and cause.key == "memory.device"
+
+
+def test_a_cache_that_cannot_be_written_is_no_missing_weight() -> None:
+    cause = first_cause({"gpu01": [(1.0, NO_CACHE), (2.0, "RuntimeError: CUDA error 802: system not yet")]}, {})
+    assert cause is not None and cause.key == "fabric"
 
 
 def test_without_a_known_line_the_first_to_end_is_named() -> None:
