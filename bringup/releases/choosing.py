@@ -173,7 +173,9 @@ def _demand_proof(fleet: Fleet, choice: Chosen, entry: Entry, planned: Planned, 
                   stores: Mapping[str, HostStore], *, each: bool) -> None:
     """Raise FindingError when a node could not start it, with the next release that all of them could. With `each`,
     a line for each thing that was proven."""
-    proof = can_start(fleet, entry.release, choice.launches, choice.manager, stores)
+    seen = {(host, str((fleet.variables(host).get("deployment") or {}).get("model_path") or planned.plan.model_path)):
+            manifest for host, manifest in planned.manifests.items()}
+    proof = can_start(fleet, entry.release, choice.launches, choice.manager, stores, seen)
     if not proof.problems:
         for text, hosts in proof.notes.items():
             fleet.emit(Note(text, host=fold_hosts(list(hosts)), level="warn"))

@@ -41,13 +41,17 @@ class Proof:
     held: tuple[tuple[str, str], ...] = ()
 
 
-def can_start(fleet: Fleet, release: Release, launches: Launches, manager: str, stores: Mapping[str, HostStore]
-              ) -> Proof:
-    """Prove on every node that the release can start now."""
+Manifests = Mapping[tuple[str, str], Mapping[str, Any] | None]
+"""(host, model folder) -> manifest, as this run saw it already."""
+
+
+def can_start(fleet: Fleet, release: Release, launches: Launches, manager: str, stores: Mapping[str, HostStore],
+              seen: Manifests | None = None) -> Proof:
+    """Prove on every node that the release can start now. What is in `seen` is not asked again."""
     flat = {host: document for nodes in launches.values() for host, document in nodes.items()}
     problems = [Problem(host, _kind(text), text, mend) for nodes in launches.values()
                 for host, text, mend in prove(fleet, nodes, manager)]
-    weights, told = _weights(fleet, release, flat)
+    weights, told = _weights(fleet, release, flat, seen or {})
     drivers, notes, driver_told = _drivers(fleet, release.digest, flat, stores)
     problems += [p for p in weights if not any(q.host == p.host and q.check == "weights" for q in problems)] + drivers
     failed = {problem.check for problem in problems}
@@ -63,24 +67,28 @@ def _kind(text: str) -> str:
     return "weights" if text.endswith("is not there") and "/bin/" not in text else "environment"
 
 
-def _weights(fleet: Fleet, release: Release, flat: Mapping[str, Mapping[str, Any]]) -> tuple[list[Problem], str]:
+def _weights(fleet: Fleet, release: Release, flat: Mapping[str, Mapping[str, Any]], seen: Manifests
+             ) -> tuple[list[Problem], str]:
     """The model's files against the release's manifest: digests of the small ones, names and sizes of the shards."""
     wanted = release.identity["model"].get("manifest")
-    asked = {host: {"peers": [], "model": document["model_path"]} for host, document in flat.items()
+    paths = {host: str(document["model_path"]) for host, document in flat.items()
              if str(document.get("model_path") or "").startswith("/")}
-    if not wanted or not asked:
+    if not wanted or not paths:
         return [], ""
     out = []
+    found = {host: seen[host, path] for host, path in paths.items() if (host, path) in seen}
+    asked = {host: {"peers": [], "model": path} for host, path in paths.items() if host not in found}
     for host, result in calls.call_all(fleet, "engine_facts", asked, changes=False, timeout=300).items():
-        path = str(asked[host]["model"])
         if result.bad:
-            out.append(Problem(host, "weights", f"{path}: {calls.first_line(result)}"))
-            continue
-        found = result.data.get("model")
-        if found is None:
-            out.append(Problem(host, "weights", f"{path} is not there", "bring the weights back"))
-        elif found != wanted:
-            out.append(Problem(host, "weights", f"{path} is not as the release has it: {_differing(wanted, found)}",
+            out.append(Problem(host, "weights", f"{paths[host]}: {calls.first_line(result)}"))
+        else:
+            found[host] = result.data.get("model")
+    for host, manifest in found.items():
+        if manifest is None:
+            out.append(Problem(host, "weights", f"{paths[host]} is not there", "bring the weights back"))
+        elif manifest != wanted:
+            out.append(Problem(host, "weights",
+                               f"{paths[host]} is not as the release has it: {_differing(wanted, manifest)}",
                                "bring these weights back, or provision a release of the present ones"))
     shards = wanted.get("shards")
     return out, f"weights as the release has them{f' ({shards} shards)' if shards else ''}"
