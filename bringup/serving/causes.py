@@ -70,9 +70,19 @@ KNOWN: tuple[Known, ...] = (
     _known("model.type", r"does not recognize this architecture|model type `?glm_moe_dsa|KeyError: '?glm_moe_dsa",
            "the environment's transformers does not know glm_moe_dsa", "it is known from 5.2.0 on",
            "provision with an environment whose transformers is newer"),
-    _known("model.files", r"(?:No such file or directory|does not appear to have a file|is not a valid model|"
+    _known("library", r"lib[\w.+-]*\.so[\w.]*: cannot open shared object file|"
+           r"(?:version|undefined symbol).{0,80}lib[\w.+-]*\.so|'_OpNamespace' '\w+' object has no attribute",
+           "a library of the engine's compiled part cannot be loaded", "the host lacks it, or has another version",
+           "install the package that holds it (libnuma.so.1: libnuma1), then start again", "host"),
+    _known("compiler", r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler|Could not find nvcc|"
+           r"(?:nvcc|ninja|g\+\+|gcc)\b.{0,40}(?:not found|No such file)",
+           "the engine compiles while it serves and the host has no compiler",
+           "torch.compile, Triton and FlashInfer build code at the first request that needs it",
+           "install it (apt-get install g++), or TORCHDYNAMO_DISABLE=1 in deployment.env", "host"),
+    _known("model.files", r"No such file or directory.{0,200}\.(?:safetensors|json|jinja|model|bin)\b|"
+           r"does not appear to have a file|is not a valid model|Invalid repository ID or local directory|"
            r"Repo id must|Cannot find any model weights|SafetensorError|header too large|InvalidHeader|"
-           r"incomplete metadata|(?:checkpoint|weights|model).{0,40}missing)",
+           r"incomplete metadata|(?:checkpoint|weights|model).{0,40}missing",
            "the model's files are not as the engine wants them",
            "a shard is cut, the folder is another, or the engines' account may not read it",
            "invoke preflight names the file (weights); chmod -R a+rX on the folder"),
