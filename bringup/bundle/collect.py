@@ -273,7 +273,7 @@ def _kernels(needs: Needs, cache: Path, tell: Teller, out: Collected) -> None:
         packed = fetch_kernel(kernel, cache)
         if packed is not None:
             out.add(f"kernels/{safe_name(packed.name)}", "kernel", packed,
-                    {"recipe": kernel.recipe.name, "revision": kernel.recipe.revision})
+                    {"recipe": kernel.recipe.name, "revision": kernel.commit})
         tell.done("kernels", f"{kernel.label}, " + ("in the project" if packed is None else
                                                     size_text(packed.stat().st_size)))
     asked = {name.partition("=")[0] for wanted in needs.packages for name in wanted.names}

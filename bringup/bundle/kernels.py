@@ -24,7 +24,13 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        return f"{self.recipe.name}@{self.recipe.revision[:12]}"
+        """`deep_gemm at 54e226124093`; a recipe may have several revisions by name."""
+        return f"{self.recipe.name} at {self.commit[:12]}" if self.commit else self.recipe.name
+
+    @property
+    def commit(self) -> str:
+        """The git revision; empty where the source lies in the project."""
+        return self.recipe.source.main.revision if self.recipe.source.main is not None else ""
 
 
 def kernels_of(root: Path, hosts: Sequence[str], variables: Callable[[str], Mapping[str, Any]]) -> tuple[Kernel, ...]:

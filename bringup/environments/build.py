@@ -78,7 +78,10 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
         results[host] = _described(result, plans[host], "build_environments", checked=fleet.check)
     for name in work.names:
         fleet.emit(Progress(name, last[name], done=True))
-        fleet.emit(StageSummary(name, _summary(name, results, checked=fleet.check)))
+        said = _summary(name, results, checked=fleet.check)
+        if said.startswith("built") and work.supplies:
+            said += f"; from the bundle {next(iter(work.supplies.values())).name}"
+        fleet.emit(StageSummary(name, said))
     return results
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from site_project import ENV_YML, MACHINE, PLATFORM, Site, endpoint_of, wait_for
+from site_project import ENV_YML, MACHINE, PLATFORM, REPOSITORY, Site, endpoint_of, wait_for
 from small_index import SmallIndex
 from small_wheels import wheel
 
@@ -413,6 +413,35 @@ def test_what_is_built_from_its_source_travels_with_what_the_build_requires(offi
     office.good("provision", "--yes", "--bundle", "b.tar.zst")
     found = list(office.root("lab-w1").glob("envs/*/lib/python*/site-packages/delta.py"))
     assert [path.read_text() for path in found] == ["BUILT_BY = 'gamma'"]
+
+
+def git_source(folder: Path) -> str:
+    """A repository as a mirror keeps it; its revision."""
+    folder.mkdir(parents=True)
+    (folder / "a.cpp").write_text("int answer() { return 42; }\n")
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "one"]):
+        subprocess.run([*command, *words], check=True)
+    return subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_source_of_a_kernel_travels_and_lies_where_a_build_looks(office: Office) -> None:
+    revision = git_source(office.folder.parent / "mirror/demo.git")
+    shutil.copytree(REPOSITORY / "kernels/smoke", office.folder / "kernels/demo")
+    recipe = office.folder / "kernels/demo/kernel.yml"
+    source = f"source: {{git: https://git.example.org/demo.git, revision: {revision}}}\nsystem: {{apt: [g++]}}"
+    recipe.write_text(recipe.read_text().replace("source: {folder: source}", source))
+    office.write(variables={"bringup_kernel_mirrors": {"https://git.example.org/": f"{office.folder.parent}/mirror/"}},
+                 kernels=["demo"])
+    out = office.bundle()
+    assert f"kernels       demo at {revision[:12]}" in out and "these kernels need g++" in out
+    assert f"demo at {revision[:12]}" in " ".join(office.good("bundle.show", "b.tar.zst").split())
+    shutil.rmtree(office.folder / ".bringup/cache/kernels")
+    office.folder.parent.joinpath("mirror").rename(office.folder.parent / "gone")
+    office.good("env.build", "--bundle", "b.tar.zst")
+    [kept] = (office.folder / ".bringup/cache/kernels").glob("*.tar")
+    with tarfile.open(kept) as archive:
+        assert archive.getnames() == ["a.cpp"]
 
 
 def image(path: Path, *, whole: bool = True) -> Path:

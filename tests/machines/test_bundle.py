@@ -110,6 +110,7 @@ def test_provision_from_the_bundle_alone(away: Place) -> None:
     shown = away.good("bundle.verify", "lab.tar.zst")
     assert "good     lab.tar.zst in" in shown
     out = away.good("provision", "--yes", "--bundle", "lab.tar.zst", timeout=600)
+    assert "proven; from the bundle lab.tar.zst" in " ".join(out.split())
     assert endpoint_of(out) == f"http://{away.cluster['m1'].address}:8000"
     for name in HOSTS:
         host = away.cluster.testinfra(away.cluster[name], sudo=True)
