@@ -214,7 +214,7 @@ _MOUNTS = ("/usr/local/dcmi", "npu-smi", "/usr/local/Ascend/driver/lib64", "/usr
        reads=("ascend.paths",), source="vllm-ascend: mounts of its container",
        remedy="install the driver whole")
 def mounts(view: View) -> Outcome:
-    if view.need.manager != "docker":
+    if view.need.manager not in ("docker", "podman"):
         return skipped(f"the manager is {view.need.manager or 'not docker'}")
     there = view.facts.answers.text("ascend.paths").splitlines()
     network = ("/etc/hccn.conf", "/usr/local/Ascend/driver/tools/hccn_tool") if view.need.multi_node else ()

@@ -127,7 +127,7 @@ def memlock(view: View) -> Outcome:
     login_small = soft is not None and soft < line
     login = "unlimited" if soft is None else f"{soft // 1024} KiB"
     manager = view.need.manager
-    if manager == "docker":
+    if manager in ("docker", "podman"):
         return skipped("the container's own limit counts (--ulimit memlock=-1)")
     if manager != "detached":
         for unit in _units(view):
@@ -235,7 +235,8 @@ def container(view: View) -> Outcome:
     if view.facts.answers.get("host.docker").missing:
         return failed("docker is not there")
     docker = view.facts.docker
-    wanted = {"nvidia": "nvidia", "ascend": "ascend"}.get(view.platform, "")
+    # NPUs and AMD's devices are given to the container by name; `--gpus` wants the vendor's runtime
+    wanted = "nvidia" if view.platform == "nvidia" else ""
     if wanted and wanted not in docker.runtimes:
         return failed(f"no runtime `{wanted}` (there: {', '.join(docker.runtimes) or 'none'})")
     return passed(f"{docker.version}, {plural(len(docker.runtimes), 'runtime')}")

@@ -235,3 +235,16 @@ def test_times_of_both_engines_are_read() -> None:
     assert container_client.moment("0001-01-01T00:00:00Z") is None and container_client.moment("words") is None
     stamps = ["2026-11-30T12:00:00.51Z", "2026-11-30T12:00:00.5Z", "2026-11-30T12:00:00Z"]
     assert sorted(map(containers._padded, stamps)) == [containers._padded(s) for s in reversed(stamps)]
+
+
+def test_podman_is_kept_the_same_way(box: Box) -> None:
+    document = box.launch(SLEEP)
+    document["container"].update(client_kind="podman")
+    started = box.call(action="start", manager="podman", launch=document)
+    assert started["record"]["manager"] == "podman"
+    run = box.docker.runs()[0]
+    assert "--gpus" not in run and run[run.index("--device") + 1] == "nvidia.com/gpu=all" and "--init" not in run
+    # a later call that names no manager takes the one of the record
+    assert box.call(action="status", manager="detached", names=["r1-n1"])["processes"]["r1-n1"]["state"] == "running"
+    assert box.call(action="stop", manager="detached", grace=0.0)["changed"]
+    assert box.seen()["state"] == "stopped"
