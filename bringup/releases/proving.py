@@ -55,7 +55,9 @@ def can_start(fleet: Fleet, release: Release, launches: Launches, manager: str, 
     drivers, notes, driver_told = _drivers(fleet, release.digest, flat, stores)
     problems += [p for p in weights if not any(q.host == p.host and q.check == "weights" for q in problems)] + drivers
     failed = {problem.check for problem in problems}
-    held = [("environment", "environment sound, program there"), ("port", "ports free or ours"),
+    boxed = any(document.get("container") for document in flat.values())
+    held = [("environment", "image there" if boxed else "environment sound, program there"),
+            ("port", "ports free or ours"),
             ("weights", told), ("driver", driver_told)]
     return Proof(tuple(flat), tuple(problems), notes, tuple(h for h in held if h[1] and h[0] not in failed))
 
