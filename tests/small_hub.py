@@ -59,7 +59,8 @@ class Hub:
     """Serves `repos`: repo -> commit -> files, on an address of this machine. A context manager.
 
     `cut` ends the next that many answers with weights after half; `token` is asked for where it is set; `slow` is
-    seconds of pause for each piece of 64 KiB; `asked` are the files that were asked for, with the byte where to begin.
+    seconds of pause for each piece of 64 KiB; `lie` is a file that is given as zeros; `store` is the address that
+    weights are redirected to; `asked` are the files that were asked for, with the byte where to begin.
     """
 
     repos: dict[str, dict[str, dict[str, bytes]]]
@@ -68,6 +69,7 @@ class Hub:
     token: str | None = None
     slow: float = 0.0
     lie: str | None = None
+    store: str | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     seen_tokens: set[str | None] = field(default_factory=set)
 
@@ -105,6 +107,12 @@ class Hub:
                 files = hub.repos.get(repo, {}).get(commit, {})
                 if name not in files:
                     self.send_error(404)
+                    return
+                if hub.store and name.endswith(".safetensors"):
+                    self.send_response(302)
+                    self.send_header("Location", hub.store + self.path)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
                     return
                 self.content(name, files[name])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -148,6 +150,26 @@ def test_the_rate_holds_and_a_run_that_comes_back_finds_the_copying(rig: Rig) ->
     assert first[0]["n2"].data["received"] == 6 * MB == second["n2"].data["received"]
     assert first[0]["n2"].data["pid"] == second["n2"].data["pid"]
     assert second["n2"].status is Status.CHANGED
+
+
+def test_a_host_in_the_middle_of_the_tree_dies_and_those_below_take_from_the_one_above(rig: Rig) -> None:
+    rig.fill({f"{index}.bin": MB for index in range(6)})
+    done: list[dict[str, Result]] = []
+    thread = threading.Thread(target=lambda: done.append(rig.spread(takers=("n2", "n3"), rate=2 * MB, fan_out=1,
+                                                                    patience=60.0)))
+    thread.start()
+    state = Path(str(rig.fleet.paths("n2").root)) / "state/transfers" / rig.name / "state.json"
+    below = rig.folder("n3").parent / ".tree.bringup-new"
+    end = time.monotonic() + 60
+    while not below.is_dir() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(json.loads(state.read_text())["pid"], signal.SIGKILL)
+    thread.join()
+    assert done[0]["n2"].status is Status.FAILED and "ended" in done[0]["n2"].message
+    assert done[0]["n3"].status is Status.CHANGED, done[0]["n3"]
+    assert same(rig.folder("n1"), rig.folder("n3"))
+    again = rig.spread(takers=("n2", "n3"))
+    assert again["n2"].status is Status.CHANGED and same(rig.folder("n1"), rig.folder("n2"))
 
 
 def test_hosts_that_do_not_reach_each_other_take_through_the_controller(rig: Rig) -> None:

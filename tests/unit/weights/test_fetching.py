@@ -198,6 +198,18 @@ def test_a_token_is_sent_to_the_hub_and_without_it_the_message_says_what_to_set(
     assert good(rig.fetch()) == {Status.CHANGED}
 
 
+def test_the_token_does_not_follow_to_the_store_that_the_hub_points_to(rig: Rig) -> None:
+    rig.hub.token = "hf_secret"
+    with Hub({REPO: {COMMIT: rig.files}}) as store:
+        rig.hub.store = store.url
+        store.cut = 1
+        rig.use(token="hf_secret")
+        assert good(rig.fetch()) == {Status.CHANGED}
+        assert store.seen_tokens == {None} and len(store.asked) == 4
+        assert any(begin for _, begin in store.asked), "the range goes along"
+    assert all(rig.same(rig.folder(host)) for host in HOSTS)
+
+
 def test_a_repo_or_a_hub_that_is_not_there(rig: Rig) -> None:
     rig.use(repo="demo/none")
     results = rig.fetch()
