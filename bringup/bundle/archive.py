@@ -222,6 +222,8 @@ class BundleReader:
         try:
             yield
         except zstandard.ZstdError as error:
+            if at == "its first bytes" and not self._begins_as_zstd():
+                raise _no_bundle(self.given) from None
             raise self._damaged(at, str(error).removeprefix("zstd decompress error: ")) from None
         except (tarfile.TarError, EOFError) as error:
             if at == "its first bytes":
@@ -230,6 +232,10 @@ class BundleReader:
         except OSError as error:
             raise InputError(f"the bundle cannot be read: {error.strerror or error}", where=str(self.given),
                              found=f"at {at}", next="copy it again from the disk that it was made on") from None
+
+    def _begins_as_zstd(self) -> bool:
+        with (self.parts[0].path if self.parts else self.given).open("rb") as file:
+            return file.read(4) == zstandard.FRAME_HEADER
 
     def _damaged(self, at: str, found: str) -> InputError:
         return InputError("the bundle is damaged", where=str(self.given), expected=f"{at} as the manifest names it",

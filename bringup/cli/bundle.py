@@ -27,7 +27,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _LEAST_PART = 1 << 20
 
 _MAKING = (
-    *(option for option in READING if option.name != "report"), Option("output", help="file to write", short="o"),
+    *(option for option in READING if option.name not in ("report", "verbose")),
+    Option("output", help="file to write", short="o"),
     Option("split", help="cut it into parts of this size for carrying: 4G, 650M"),
     Option("since", help="pack only what this earlier bundle (or its manifest, FILE.json) does not have"),
     Option("platform", help="platform of the environments; may be given again (default: all that fit)", many=True),

@@ -155,10 +155,13 @@ def test_a_file_that_was_not_copied_to_its_end(tmp_path: Path, left: float) -> N
     assert len(wrong) == 1, "a bundle cut short passed"
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"\x28\xb5\x2f\xfd", os.urandom(5000)])
-def test_something_else_is_no_bundle(tmp_path: Path, data: bytes) -> None:
+@pytest.mark.parametrize(("data", "said"), [
+    (b"", "this is no bundle"), (b"hello", "this is no bundle"), (b"# readme\n" * 900, "this is no bundle"),
+    (b"\x28\xb5\x2f\xfd", "damaged"),
+])
+def test_something_else_is_no_bundle(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "x.tar.zst").write_bytes(data)
-    with pytest.raises(InputError, match=r"this is no bundle|damaged"):
+    with pytest.raises(InputError, match=said):
         read_manifest(tmp_path / "x.tar.zst")
 
 
