@@ -14,6 +14,7 @@ from bringup.base.text import nearest
 from bringup.gates import approved as approved_cards
 from bringup.gates.definition import Definition, Line, incomplete, judge, load_definition
 from bringup.gates.ground import Came, Ground, stand
+from bringup.gates.measure import told
 from bringup.gates.state import State, load_state
 from bringup.inventory.model import Inventory
 from bringup.run.actions import Fleet, ModuleSpec
@@ -78,13 +79,14 @@ def gate_line(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     began = time.monotonic()
     came = _do(ground, line)
     findings = [*came.findings, *judge(line, came.measures), *approved_cards.compared(
-        name, came.measures, approved_cards.load(approved_cards.path_of(definition, inventory_name(fleet))),
-        definition)]
+        name, came.measures, _approved(fleet, definition), definition)]
     bad = [finding for finding in findings if finding.blocks]
     state.keep(cycle, name, passed=not bad, seconds=time.monotonic() - began, measures=came.measures, told=came.told,
                series=came.series)
-    fleet.emit(Findings(f"gate {name}", tuple(findings), _tables(came)))
+    fleet.emit(Findings(f"gate {name}", tuple(findings), _tables(line, came, _approved(fleet, definition))))
     fleet.emit(StageSummary(name, came.told))
+    for subject, text in told(came.measures):
+        fleet.emit(StageSummary(subject, text))
     head = ground.members[ground.replica][0]
     if bad:
         raise FindingError(f"the gate {name} is closed: {bad[0].summary}", details=[f.summary for f in bad[1:5]],
@@ -93,12 +95,21 @@ def gate_line(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     return {head: Result(head, "gate_line", Status.OK, message=came.told, data={"measures": dict(came.measures)})}
 
 
-def _tables(came: Came) -> dict[str, Any]:
-    if "pairs" not in came.series:
-        return {}
-    from bringup.gates.parsers import rows
+def _approved(fleet: Fleet, definition: Definition) -> dict[str, Any]:
+    return approved_cards.load(approved_cards.path_of(definition, inventory_name(fleet)))
 
-    return {"parsers": rows(came.series)}
+
+def _tables(line: Line, came: Came, approved: Mapping[str, Any]) -> dict[str, Any]:
+    """The measures beside their pass lines and the approved ones, and a sweep's pairs."""
+    before = (approved.get("lines") or {}).get(line.name) or {}
+    rows = [[name, "not measured" if value is None else f"{value:g}", str(line.bounds.get(name, "")),
+             f"{before[name]:g}" if name in before else ""] for name, value in came.measures.items()]
+    tables: dict[str, Any] = {f"gate {line.name}": [["measure", "now", "pass line", "approved"], *rows]}
+    if "pairs" in came.series:
+        from bringup.gates.parsers import rows as pairs
+
+        tables["parsers"] = pairs(came.series)
+    return tables
 
 
 def _do(ground: Ground, line: Line) -> Came:

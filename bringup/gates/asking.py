@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from bringup.serving.recipes.routes import Route
 Ask = Callable[[Sequence[Request], int], Sequence[Response]]
 EVERY = 8
 """A look at /metrics goes with every so many requests."""
+CHECKERS = 4
+"""Checking commands at once."""
 SHOWN = 12
 """Findings of one line that are told one by one; the rest are counted."""
 
@@ -105,14 +108,9 @@ def measured(tasks: Sequence[Task], answers: Sequence[Response], folder: Path
     samples = [sample(answer) for answer in answers]
     wrong: list[tuple[Task, str]] = []
     called = tool_good = malformed = 0
-    for task, one in zip(tasks, samples, strict=True):
-        problem = one.problem
-        bad_form = problem
-        if one.message is not None:
-            leaks = one.message.leaks()
-            bad_form = f"a tool call came as text: {', '.join(leaks)}" if leaks else call_problem(
-                one.message, *task.tools)
-            problem = bad_form or right(task, one.message, folder)
+    with ThreadPoolExecutor(CHECKERS) as pool:
+        judged = list(pool.map(lambda pair: _judged(*pair, folder), zip(tasks, samples, strict=True)))
+    for task, one, (bad_form, problem) in zip(tasks, samples, judged, strict=True):
         malformed += bad_form is not None
         if task.calls:
             called += 1
@@ -123,6 +121,15 @@ def measured(tasks: Sequence[Task], answers: Sequence[Response], folder: Path
         "task_success": share(len(tasks) - len(wrong), len(tasks)), "tool_success": share(tool_good, called),
         "malformed": share(malformed, len(tasks)), **latencies(samples)}
     return measures, wrong, samples
+
+
+def _judged(task: Task, one: Sample, folder: Path) -> tuple[str | None, str | None]:
+    """(what is wrong with the form, what is wrong at all) of an answer."""
+    if one.message is None:
+        return one.problem, one.problem
+    leaks = one.message.leaks()
+    bad_form = f"a tool call came as text: {', '.join(leaks)}" if leaks else call_problem(one.message, *task.tools)
+    return bad_form, bad_form or right(task, one.message, folder)
 
 
 def scorecard(ground: Ground, line: Line) -> Came:

@@ -81,6 +81,24 @@ def pressure(pages: Iterable[str]) -> dict[str, float | None]:
             "cache_headroom": round(100 * (1 - max(used)), 1) if used else None}
 
 
+def told(measures: Mapping[str, float | None]) -> list[tuple[str, str]]:
+    """Measures as lines for the screen: (subject, text), percentiles of one thing together, success first."""
+    percent = ("task_success", "tool_success", "malformed", "cache_headroom", "memory_headroom")
+    lines: dict[str, list[str]] = {}
+    for name, value in measures.items():
+        if value is None:
+            continue
+        head, _, tail = name.rpartition("_")
+        if tail in {f"p{percent}" for percent in PERCENTS}:
+            lines.setdefault(head.replace("_", " "), []).append(f"{tail} {value:.3g} s")
+        elif name in percent:
+            lines.setdefault("shares", []).append(f"{name.replace('_', ' ')} {value:g} %")
+        elif name == "queue_most":
+            lines.setdefault("queue", []).append(f"{value:g} waited at most")
+    order = ["shares", "first token", "per token", "whole", "queue"]
+    return [(subject, ", ".join(lines[subject])) for subject in order if subject in lines]
+
+
 def better_high(measure: str) -> bool:
     """True for measures of which more is better."""
     return measure in ("task_success", "tool_success", "cache_headroom", "memory_headroom", "proved", "consistent",

@@ -184,3 +184,11 @@ def test_the_page_needs_nothing_else():
         "smoke": {**entry, "passed": False}}}}, {"release": "r1", "by": "ops", "lines": {"smoke": {"errors": 1.0}}})
     assert text.count("<svg") == 4 and "fine &lt;b&gt;" in text and "FAIL" in text
     assert "http" not in text and "<script" not in text and "not run" in text
+
+
+def test_measures_for_the_screen_success_first():
+    from bringup.gates.measure import told
+
+    assert told({"first_token_p50": 0.5, "first_token_p95": 1.25, "queue_most": 3.0, "task_success": 97.5,
+                 "memory_headroom": None, "steps": 4.0}) == [
+        ("shares", "task success 97.5 %"), ("first token", "p50 0.5 s, p95 1.25 s"), ("queue", "3 waited at most")]
