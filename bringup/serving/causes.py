@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Lines = Sequence[tuple[float | None, str]]
 """Log lines of one node: seconds since the epoch when known, and the text."""
@@ -102,8 +102,8 @@ KNOWN: tuple[Known, ...] = (
            "the network interface that was named is not there", "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
            "set cluster_address in the inventory, or mend the interface's name", "host"),
     _known("loopback", r"connectFullMesh.{0,400}(?:127\.\d+\.\d+\.\d+|\[::1\])|remote=\[?127\.",
-           "nodes offer each other loopback addresses", "the host's own name resolves to 127.x in /etc/hosts",
-           "mend /etc/hosts (role host_names), or set cluster_address", "host"),
+           "nodes offer each other loopback addresses", "the host's own name resolves to 127.x in /etc/hosts, or "
+           "GLOO_SOCKET_IFNAME names lo", "mend /etc/hosts (role host_names), or set cluster_address", "host"),
     _known("world", r"sizes differ:|world[_ ]size\b.{0,60}\b(?:does not match|mismatch|differs?|expected|but|is not)\b",
            "the nodes disagree about how many ranks there are", "their command lines come from different releases",
            "invoke status shows the release of each node"),
@@ -175,6 +175,20 @@ def _first_end(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, objec
     return Cause("ended", host, f"the process ended {how_it_ended(ended[host])}",
                  "no line of its log is one that is known", "look at the kept logs", last[:400],
                  _at(ended[host]) or None)
+
+
+def waited_for(cause: Cause, gaps: Sequence[str], ended: Mapping[str, object]) -> Cause:
+    """The same cause on the node that the others waited for in vain, where the cause is such a wait.
+
+    `gaps` are hosts whose ranks never joined (`gpu02: ranks 8-15 never joined`); those in `ended` gave up themselves.
+    """
+    silent = [gap.partition(": ") for gap in gaps if gap.partition(": ")[0] not in ended]
+    if cause.key != "rendezvous" or not silent:
+        return cause
+    host, _, what = silent[0]
+    others = [f"{other}: {said}" for other, _, said in silent[1:]]
+    return replace(cause, host=host, what="; ".join((what, *others)),
+                   why=f"{cause.host} waited for it in vain; its process is there and says nothing")
 
 
 def _at(ended: Mapping[str, object]) -> float:

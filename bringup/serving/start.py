@@ -12,7 +12,7 @@ from bringup.base.results import Result
 from bringup.base.text import duration
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
-from bringup.serving.causes import Cause, first_cause, how_it_ended
+from bringup.serving.causes import Cause, first_cause, how_it_ended, waited_for
 from bringup.serving.probing import Probe, probe
 from bringup.serving.signs import Signs, numbers, rank_gaps, rank_mismatches, tensor_parallel_of
 from bringup.serving.transport import slow_transport
@@ -202,7 +202,9 @@ class Starting:
                 self._take(host, result)
         cause = first_cause({host: w.lines for host, w in self.watched.items()}, ended)
         host = next(iter(ended))
-        return cause or Cause("ended", host, f"the process ended {how_it_ended(ended[host])}")
+        if cause is not None:
+            return waited_for(cause, rank_gaps(self._signs(), self.replica.wanted), ended)
+        return Cause("ended", host, f"the process ended {how_it_ended(ended[host])}")
 
     def _overdue(self, gaps: Sequence[str], answer: Probe | None) -> Cause | None:
         now, limits = time.monotonic(), self.replica.deadlines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bringup.serving.causes import first_cause
+from bringup.serving.causes import first_cause, waited_for
 from bringup.serving.signs import Signs, rank_gaps, rank_mismatches, tensor_parallel_of
 
 ECHO = "RuntimeError: Engine core initialization failed. See root cause above."
@@ -79,6 +79,16 @@ def test_without_a_known_line_the_first_to_end_is_named() -> None:
                         {"gpu01": {"code": 1, "at": 30.0}, "gpu02": {"signal": 9, "code": None, "at": 20.0}})
     assert cause is not None
     assert (cause.host, cause.what, cause.evidence) == ("gpu02", "the process ended by signal 9", "INFO loading")
+
+
+def test_the_node_that_the_others_waited_for_is_named_not_the_one_that_gave_up() -> None:
+    line = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
+    cause = first_cause({"gpu01": [(9.0, line)], "gpu02": [(1.0, "Triton is installed")]}, {"gpu01": {"code": 1}})
+    assert cause is not None and (cause.key, cause.host) == ("rendezvous", "gpu01")
+    named = waited_for(cause, ["gpu02: rank 1 never joined"], {"gpu01": {"code": 1}})
+    assert (named.host, named.what, named.evidence) == ("gpu02", "rank 1 never joined", line)
+    assert waited_for(cause, ["gpu01: rank 0 never joined"], {"gpu01": {"code": 1}}) == cause, "all gave up"
+    assert waited_for(cause, [], {}) == cause, "all were there: the way between them is at fault"
 
 
 def test_nothing_known_and_nothing_ended() -> None:
