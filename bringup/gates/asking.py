@@ -109,7 +109,7 @@ def measured(tasks: Sequence[Task], answers: Sequence[Response], folder: Path
     wrong: list[tuple[Task, str]] = []
     called = tool_good = malformed = 0
     with ThreadPoolExecutor(CHECKERS) as pool:
-        judged = list(pool.map(lambda pair: _judged(*pair, folder), zip(tasks, samples, strict=True)))
+        judged = list(pool.map(lambda pair: _judged(pair[0], pair[1], folder), zip(tasks, samples, strict=True)))
     for task, one, (bad_form, problem) in zip(tasks, samples, judged, strict=True):
         malformed += bad_form is not None
         if task.calls:

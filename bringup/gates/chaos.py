@@ -98,18 +98,28 @@ def _signal(ground: Ground, node: Node, name: str) -> None:
 
 
 def _cut(ground: Ground, hosts: Sequence[str], node: Node, seconds: int) -> str:
-    """Cut the worker off for some seconds: its way to the others becomes a black hole that ends by itself. Without root
-    its processes are stopped instead: to the others that is the same silence."""
+    """Cut the worker off for some seconds: its way to the others becomes a black hole that ends by itself. Without root,
+    or where root may not change routes (a container), its processes are stopped instead: to the others that is the same
+    silence."""
     if not calls.privileged(ground.fleet.variables(node.host)):
-        _signal(ground, node, "STOP")
-        return f"{node.host} was stopped (no root there to cut the link): silent to the others"
+        return _silenced(ground, node, "no root there to cut the link")
     addresses = ground.plan.facts.get("addresses", {})
     ways = [str(addresses.get(host, host)) for host in hosts if host != node.host]
     on = " && ".join(f"ip route replace blackhole {shlex.quote(way)}" for way in ways)
     off = "; ".join(f"ip route del blackhole {shlex.quote(way)}" for way in ways)
-    _do(ground, node.host, f"{on} && (setsid sh -c {shlex.quote(f'sleep {seconds}; {off}')} >/dev/null 2>&1 &)",
-        "the link could not be cut")
+    try:
+        _do(ground, node.host, f"{on} && (setsid sh -c {shlex.quote(f'sleep {seconds}; {off}')} >/dev/null 2>&1 &)",
+            "the link could not be cut")
+    except FindingError as error:
+        if not any("not permitted" in line for line in error.details):
+            raise
+        return _silenced(ground, node, "routes may not be changed there")
     return f"the way from {node.host} to {', '.join(ways)} was cut for {seconds} s"
+
+
+def _silenced(ground: Ground, node: Node, why: str) -> str:
+    _signal(ground, node, "STOP")
+    return f"{node.host} was stopped ({why}): silent to the others"
 
 
 def _do(ground: Ground, host: str, command: str, what: str) -> None:

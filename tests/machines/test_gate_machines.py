@@ -35,7 +35,8 @@ def test_chaos_and_a_rehearsal_on_two_releases(site: Machines) -> None:
     out = site.good("gate", "--yes", "--only", "smoke", "--only", "chaos", "--only", "rehearsal", timeout=600)
     told = " ".join(out.split())
     assert "every process of m3 was killed" in told and "every process of m1 was killed" in told
-    assert "the way from m3 to" in told and "was cut for 20 s" in told
+    # root of these machines may not change routes: the worker is silenced instead, and that is said
+    assert "m3 was stopped (routes may not be changed there)" in told
     assert "could start on all 3 hosts" in told
     kept = json.loads((site.folder / ".bringup/gates/lab.json").read_text())["cycles"]["1"]["chaos"]["measures"]
     assert {name for name in kept if name.startswith("recovery_")} == {"recovery_worker", "recovery_head",
