@@ -98,9 +98,9 @@ def _signal(ground: Ground, node: Node, name: str) -> None:
 
 
 def _cut(ground: Ground, hosts: Sequence[str], node: Node, seconds: int) -> str:
-    """Cut the worker off for some seconds: its way to the others becomes a black hole that ends by itself. Without root,
-    or where root may not change routes (a container), its processes are stopped instead: to the others that is the same
-    silence."""
+    """Cut the worker off for some seconds: its way to the others becomes a black hole that ends by itself. Without
+    root, or where root may not change routes (a container), its processes are stopped instead: to the others that is
+    the same silence."""
     if not calls.privileged(ground.fleet.variables(node.host)):
         return _silenced(ground, node, "no root there to cut the link")
     addresses = ground.plan.facts.get("addresses", {})
