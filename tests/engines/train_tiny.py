@@ -1,10 +1,10 @@
 """Train a tiny GLM-4-MoE until it answers the given dialogues; runs in the engine's environment.
 
-usage: train_tiny.py DIALOGUES.json FOLDER [--dsa]
+usage: train_tiny.py DIALOGUES.json FOLDER
 
 DIALOGUES.json holds `words` (what tokens are made of), `nonces` and `dialogues`: each {messages, tools, options,
-answer}. `@nonce@` in it is another word in every step, so that it is copied and not learnt by heart. With --dsa a
-model of GLM-5's own architecture is written instead. FOLDER appears only when the model answers all of them.
+answer}. `@nonce@` in it is another word in every step, so that it is copied and not learnt by heart. FOLDER
+appears only when the model answers all of them.
 """
 
 import json
@@ -19,8 +19,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import (
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
-    GlmMoeDsaConfig,
-    GlmMoeDsaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -76,21 +74,14 @@ def tokenizer(texts, nonces):
     return out
 
 
-def model(size, dsa):
+def model(size):
     """The model with weights at random."""
     torch.manual_seed(0)
-    common = {"vocab_size": size + -size % 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
-              "max_position_embeddings": POSITIONS, "pad_token_id": 0, "eos_token_id": ENDS}
-    if dsa:
-        made = GlmMoeDsaForCausalLM(GlmMoeDsaConfig(
-            **common, hidden_size=64, intermediate_size=128, moe_intermediate_size=32, num_key_value_heads=4,
-            kv_lora_rank=16, q_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16, index_topk=64,
-            index_head_dim=32, index_n_heads=2, bos_token_id=None, mlp_layer_types=["dense", "sparse"]))
-    else:
-        made = Glm4MoeForCausalLM(Glm4MoeConfig(
-            **common, hidden_size=128, intermediate_size=384, moe_intermediate_size=64, num_key_value_heads=2,
-            head_dim=32, first_k_dense_replace=1, partial_rotary_factor=0.5, use_qk_norm=True))
+    made = Glm4MoeForCausalLM(Glm4MoeConfig(
+        vocab_size=size + -size % 64, hidden_size=128, intermediate_size=384, moe_intermediate_size=64,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32, n_shared_experts=1,
+        n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, partial_rotary_factor=0.5,
+        use_qk_norm=True, max_position_embeddings=POSITIONS, pad_token_id=0, eos_token_id=ENDS))
     made.generation_config.eos_token_id = ENDS
     made.generation_config.pad_token_id = 0
     return made
@@ -208,12 +199,12 @@ def train(made, teacher):
     raise SystemExit("the dialogues were not learnt")
 
 
-def main(source, folder, dsa):
+def main(source, folder):
     with open(source, encoding="utf-8") as handle:
         given = json.load(handle)
     torch.set_num_threads(1)
     tok = tokenizer(given["words"], given["nonces"])
-    made = model(len(tok), dsa)
+    made = model(len(tok))
     parameters = sum(p.numel() for p in made.parameters())
     print(f"{parameters:,} parameters, {len(tok)} tokens", flush=True)
     made.train()
@@ -228,4 +219,4 @@ def main(source, folder, dsa):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], "--dsa" in sys.argv)
+    main(sys.argv[1], sys.argv[2])
