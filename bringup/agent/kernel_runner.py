@@ -20,6 +20,8 @@ import tarfile
 import time
 
 MARKER = "bringup-build.json"
+COMPILED = "compiled.json"
+"""In the staging folder of a build whose commands are done: its files; a proof that failed is tried without them."""
 MEMORY = ("Killed signal terminated program", "fatal error: Killed", "virtual memory exhausted",
           "out of memory allocating", "Cannot allocate memory", "std::bad_alloc")
 TAIL = 400
@@ -228,16 +230,34 @@ class Work(object):
         os.rename(self.out, target)
         shutil.rmtree(aside, ignore_errors=True)
 
+    def build(self):
+        """Make it; the marker of what was made."""
+        self.unpack()
+        self.commands()
+        self.yields()
+        marker = {"name": self.spec["name"], "digest": self.spec["digest"], "facts": self.spec.get("facts"),
+                  "jobs": self.jobs, "files": manifest(self.out), "seconds": time.time() - self.began,
+                  "built_at": time.time(), "built_on": os.uname()[1]}
+        write(os.path.join(self.folder, COMPILED), marker)
+        return marker
+
+    def compiled(self):
+        """The marker of an earlier try that was compiled and not proven, where its files are as they were."""
+        try:
+            with open(os.path.join(self.folder, COMPILED)) as handle:
+                marker = json.load(handle)
+        except (OSError, ValueError):
+            return None
+        if marker.get("digest") != self.spec["digest"] or marker.get("files") != manifest(self.out):
+            return None
+        say("== compiled already, proven now")
+        return marker
+
     def go(self):
         self.prepare()
         mode = self.spec.get("mode")
         if mode == "build":
-            self.unpack()
-            self.commands()
-            self.yields()
-            marker = {"name": self.spec["name"], "digest": self.spec["digest"], "facts": self.spec.get("facts"),
-                      "jobs": self.jobs, "files": manifest(self.out), "seconds": time.time() - self.began,
-                      "built_at": time.time(), "built_on": os.uname()[1]}
+            marker = self.compiled() or self.build()
         else:
             marker = self.same()
         self.links()

@@ -148,6 +148,16 @@ def test_hosts_that_differ_build_their_own(site: Site) -> None:
     assert row(results, "a")["digest"] != row(results, "b")["digest"]
 
 
+def test_a_variant_that_some_hosts_lack_is_refused_before_anything_is_built(site: Site) -> None:
+    site.recipe(more="cpu:\n  fancy: {flags: [fantasy_tile], environment: {}}\n  plain: {flags: [], environment: {}}\n")
+    fleet = site.fleet("a", "b", deployment={"kernels": [{"name": "one", "cpu": "fancy"}]})
+    with pytest.raises(FindingError) as caught:
+        build(fleet)
+    text = str(caught.value)
+    assert "a,b" in text and "fantasy_tile" in text and "cpu: plain, which all of them run" in text
+    assert not (site.root("a") / "builds").exists()
+
+
 def test_through_the_controller_where_hosts_do_not_reach_each_other(site: Site) -> None:
     site.recipe()
     fleet = site.fleet("a", "b")
@@ -187,6 +197,15 @@ def test_an_instruction_that_the_cpu_lacks_is_a_finding(site: Site) -> None:
     result = build(site.fleet())["a"]
     assert "an instruction that this CPU does not have" in result.message
     assert result.data["exit_status"] == 4
+
+
+def test_a_failed_proof_is_tried_again_without_compiling(site: Site) -> None:
+    site.recipe(proof="print('not today')\n", before="  - count: echo >> \"$WORK/../../count\"")
+    assert build(site.fleet())["a"].status is Status.FAILED
+    site.recipe(before="  - count: echo >> \"$WORK/../../count\"")
+    told = row(build(site.fleet()))
+    assert told["how"] == "built" and told["proof"]["proof"] == "answer(4711) is 4"
+    assert (site.root() / "builds" / "count").read_text() == "\n"
 
 
 def test_a_proof_that_says_nothing_or_hangs_is_no_proof(site: Site) -> None:
@@ -339,6 +358,63 @@ def test_a_host_that_serves_is_spared_and_asked_for(site: Site, serving: subproc
         build(alone)
     alone.answer = True
     assert row(build(alone))["how"] == "built"
+
+
+PACKAGE = """\
+purpose: test
+uses: [compiler]
+source: {folder: source}
+memory_per_job: 100 MiB
+commands:
+  - place: |
+      mkdir -p "$OUT/site/quick"
+      "$CXX" -shared -fPIC -o "$OUT/site/quick/core.so" core.cpp
+      echo "VALUE = 7" > "$OUT/site/quick/__init__.py"
+yields: [site/quick/__init__.py, site/quick/core.so]
+proof: {script: proof.py, seconds: 60}
+"""
+IMPORTED = """\
+import json, os, sys
+sys.path.insert(0, os.path.join(os.environ["OUT"], "site"))
+import quick
+print(json.dumps({"proof": "quick computes %d" % quick.VALUE}))
+"""
+
+
+@pytest.mark.full
+def test_a_release_runs_with_the_kernels_of_its_deployment(tmp_path: Path) -> None:
+    """Provision builds on one lab machine, spreads to the others, and every engine finds the build first."""
+    from site_project import Site as LabSite
+
+    lab = LabSite(tmp_path / "lab-site")
+    recipe = lab.folder / "kernels" / "quick"
+    (recipe / "source").mkdir(parents=True)
+    (recipe / "source" / "core.cpp").write_text("int x;\n")
+    (recipe / "kernel.yml").write_text(PACKAGE)
+    (recipe / "proof.py").write_text(IMPORTED)
+    try:
+        lab.write(kernels=["quick"])
+        text = lab.good("provision", "--yes", timeout=300)
+        assert "spread to" in text and "quick computes 7" in text
+        machines = lab.folder / ".bringup" / "lab" / "machines"
+        seen = 0
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                words = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            mark = next((word for word in words if word.startswith(b"BRINGUP_PROCESS=" + bytes(machines))), None)
+            if mark is None or b"|watch-" in mark:
+                continue
+            given = [word for word in words if word.startswith(b"PYTHONPATH=")]
+            assert given and b"/builds/" in given[0] and given[0].split(b":")[0].endswith(b"/site"), given
+            seen += 1
+        assert seen >= 3
+        lab.write(kernels=["quik"])
+        wrong = lab.run("provision", "--yes")
+        assert wrong.returncode == 2 and "nearest: quick" in wrong.stdout
+    finally:
+        lab.run("lab.down", "--purge")
 
 
 # transfers

@@ -39,7 +39,7 @@ def run(task):
         return kernel_probe.run(task)
     os.umask(0o022)
     if action == "find":
-        return {"changed": False, "builds": dict((item["name"], found(task.root, item["digest"]))
+        return {"changed": False, "builds": dict((item["name"], _seen(task, item["digest"]))
                                                  for item in task.args["builds"])}
     if action == "start":
         return _start(task, task.args["build"])
@@ -90,6 +90,14 @@ def found(root, digest):
                 seconds=marker.get("seconds"), jobs=marker.get("jobs"), built_on=marker.get("built_on"))
 
 
+def _seen(task, digest):
+    """What is known of a build, and whether a job of it runs here now."""
+    out = found(task.root, digest)
+    if not out["sound"]:
+        out["running"] = _job(task, "status", digest)["state"] in ("running", "starting")
+    return out
+
+
 def make(path):
     try:
         os.makedirs(path, exist_ok=True)
@@ -129,13 +137,24 @@ def _start(task, build):
     argv = [sys.executable or "python3", "-uSE", os.path.join(place, "runner.py"), place]
     state = _job(task, "status", digest)
     if state["state"] not in ("running", "starting"):
-        shutil.rmtree(place, ignore_errors=True)
+        if not _compiled(place, digest):
+            shutil.rmtree(place, ignore_errors=True)
         make(place)
         spec = dict(build["spec"], mode="build", digest=digest, target=folder(task.root, digest))
         lay(task, place, spec, build.get("files"), build["runner"])
         shutil.copyfile(task.blob(build["source"]), os.path.join(place, "source.tar"))
     started = _job(task, "start", digest, argv=argv, chdir=place, again=True)
     return dict(started, changed=bool(started.get("changed")), folder=place)
+
+
+def _compiled(place, digest):
+    """Whether an earlier try was compiled and failed in its proof: the runner compares its files."""
+    result = read(os.path.join(place, "result.json")) or {}
+    marker = read(os.path.join(place, "compiled.json")) or {}
+    if result.get("step") == "proof" and marker.get("digest") == digest:
+        os.unlink(os.path.join(place, "result.json"))
+        return True
+    return False
 
 
 def outcome(root, digest):

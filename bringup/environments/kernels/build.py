@@ -86,7 +86,7 @@ class _Kernel:
             for host in holding:
                 self.keep(needs[host], there[host], how="there already", changed=False)
             if not holding and not self.fleet.check:
-                builder = self.builder(hosts, needs)
+                builder = self.builder(hosts, needs, there)
                 if builder is not None:
                     builders[builder.host] = builder
             elif self.fleet.check:
@@ -119,9 +119,14 @@ class _Kernel:
             "seconds": found.get("seconds"), "jobs": found.get("jobs"), "size": found.get("size"),
             "facts": found.get("facts"), "revision": need.recipe.revision}
 
-    def builder(self, hosts: Sequence[str], needs: Mapping[str, Need]) -> Need | None:
-        """The host of a group that builds, with its system packages in place; None when none of them can."""
+    def builder(self, hosts: Sequence[str], needs: Mapping[str, Need], there: Mapping[str, Mapping[str, Any]]
+                ) -> Need | None:
+        """The host of a group that builds, with its system packages in place; None when none of them can. One that
+        builds already (its controller was lost) is the one."""
         ready = [host for host in order_of(hosts, self.planner.kits, needs) if host not in self.planner.results]
+        for host in ready:
+            if there.get(host, {}).get("running"):
+                return needs[host]
         for host in ready:
             if self.planner.kits[host].get("serving") and not self.may_load(host):
                 return None

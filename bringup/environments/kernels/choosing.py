@@ -23,6 +23,9 @@ GCC_MAX: tuple[tuple[str, int], ...] = (
 """From which CUDA on which gcc is the newest (NVIDIA's installation guides, host compiler table); the toolkit's own
 header has the last word where it was read."""
 
+ASSEMBLERS: tuple[tuple[int, str], ...] = ((15, "2.44"), (14, "2.42"), (13, "2.40"), (12, "2.38"))
+"""gcc's major version -> the binutils that was released beside it (dates of both projects' releases)."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -68,6 +71,11 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
         facts["python"] = python["soabi"]
         environment.setdefault("PYTHON", python["path"])
         programs["python3"] = programs["python"] = python["path"]
+        lacking = [tool for tool in recipe.tools if tool not in python.get("has", recipe.tools)]
+        if lacking:
+            raise StepError(f"{python['path']} lacks what {recipe.name} is built and proven with",
+                            found=", ".join(lacking) + " cannot be imported",
+                            next="add it to the environment's requirements, then invoke env.lock and env.build")
         torch = python.get("torch")
         if "torch" in recipe.uses:
             if not torch:
@@ -224,6 +232,11 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
     best: Mapping[str, Any] = (system or fitting)[0]
     notes.append(f"compiler {best['cxx']} {best['version']}"
                  + (f", assembler {kit['programs']['as']['version']}" if "as" in (kit.get("programs") or {}) else ""))
+    assembler = str(((kit.get("programs") or {}).get("as") or {}).get("version") or "")
+    oldest = next((needed for major, needed in ASSEMBLERS if numbers(best["version"])[:1] >= (major,)), None)
+    if recipe.cpu and best["kind"] == "gcc" and oldest and assembler and numbers(assembler) < numbers(oldest):
+        notes.append(f"the assembler {assembler} is older than this compiler ({oldest} came with it): it may not know "
+                     "its newest instructions")
     first = next(iter(kit["compilers"]))
     if first["real"] != best["real"]:
         passed = next((text for text in why if text.startswith(first["cxx"])), f"{first['cxx']} is first on PATH")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bringup.agent.bootstrap import source as agent_source
-from bringup.base.errors import BringupError, InputError
+from bringup.base.errors import BringupError, FindingError, InputError
 from bringup.base.results import Result, Status
+from bringup.base.text import fold_hosts
 from bringup.environments.kernels.asking import asked_kernels, checked
-from bringup.environments.kernels.choosing import Asked, Toolchain, build_digest, choose
+from bringup.environments.kernels.choosing import Asked, Toolchain, build_digest, choose, common_variant
 from bringup.environments.kernels.recipe import Recipe, load_recipe
 from bringup.environments.kernels.source import source_blob
 from bringup.run.actions import Blob, Call, Fleet
@@ -142,8 +143,10 @@ class Planner:
         return out
 
     def needs(self, name: str) -> dict[str, Need]:
-        """What each host needs of one recipe. A host that cannot have it gets its result."""
+        """What each host needs of one recipe. A host that cannot have it gets its result. Raises FindingError where
+        the CPU variant asked for is one that some hosts cannot run."""
         out: dict[str, Need] = {}
+        self._demand_variant(name)
         for host, rows in self.asked.items():
             if host in self.results or host not in self.kits:
                 continue
@@ -159,6 +162,27 @@ class Planner:
                 except BringupError as error:
                     self.results[host] = failed(host, error)
         return out
+
+    def _demand_variant(self, name: str) -> None:
+        """Refuse an asked variant before anything is built, naming every host that lacks it and what all can run."""
+        rows = [(host, asked, recipe) for host, wanted in self.asked.items() if host in self.kits
+                for asked, recipe in wanted if recipe.name == name and asked.cpu]
+        lacking: dict[str, list[str]] = {}
+        for host, asked, recipe in rows:
+            variant = recipe.variant(asked.cpu or "")
+            missing = sorted(set(variant.flags if variant else ()) - set(self.kits[host]["cpu"]["flags"]))
+            if missing:
+                lacking[host] = missing
+        if not lacking:
+            return
+        _, asked, recipe = next(row for row in rows if row[0] in lacking)
+        common = common_variant(recipe, [self.kits[host] for host, _, _ in rows])
+        raise FindingError(
+            f"{name} is asked for as {asked.cpu}, which not every CPU here can run", host=fold_hosts(list(lacking)),
+            expected=f"{', '.join(next(iter(lacking.values())))} in /proc/cpuinfo",
+            found="; ".join(f"{host}: {self.kits[host]['cpu']['model']}" for host in lacking),
+            next=f"ask for cpu: {common}, which all of them run, or leave it out: each kind of host gets its own"
+            if common else "leave `cpu` out: each kind of host gets its own")
 
     def source(self, recipe: Recipe) -> Blob:
         """The recipe's source, packed once. Raises StepError."""

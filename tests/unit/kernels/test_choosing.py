@@ -56,6 +56,16 @@ def test_without_the_toolkits_header_the_table_says_which_gcc_is_too_new() -> No
                                                  python=python))
 
 
+def test_an_assembler_older_than_the_compiler_is_noted_where_instructions_matter() -> None:
+    old = {"as": {"path": "/usr/bin/as", "version": "2.38"}}
+
+    def notes(name: str) -> str:
+        return "; ".join(choose(recipe(name), Asked(name), kit(programs=old)).notes)
+
+    assert "the assembler 2.38 is older than this compiler (2.40" in notes("kt_kernel")
+    assert "older than" not in notes("deep_gemm")
+
+
 def test_a_compiler_that_is_too_old_is_named() -> None:
     with pytest.raises(StepError) as caught:
         choose(recipe(), Asked("deep_gemm"), kit(compilers=[compiler("8.5.0")]))
@@ -94,6 +104,7 @@ def test_the_newest_toolkit_is_taken_where_no_torch_says_more() -> None:
     ({"python": {"path": "/x/python", "broken": "no such program"}}, "does not answer"),
     ({"python": {**kit()["python"], "torch": None}}, "has none"),
     ({"python": {**kit()["python"], "headers": False}}, "Python.h"),
+    ({"python": {**kit()["python"], "has": ["torch"]}}, "setuptools, wheel, packaging cannot be imported"),
     ({"cuda": []}, "no toolkit"),
     ({"compilers": []}, "no g++ or c++"),
 ])
