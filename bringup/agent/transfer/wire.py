@@ -110,4 +110,4 @@ class Link(object):
             if not count:
                 raise Trouble("network", "the connection ended in the middle")
             got += count
-        return bytes(data)
+        return data
