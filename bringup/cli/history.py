@@ -60,23 +60,25 @@ def _show(options: Options, event: Event) -> bool:
         say(json.dumps(runs, indent=2, ensure_ascii=False))
         return True
     if runs:
-        from bringup.cli.release import columns
+        from bringup.cli.release import fitted
 
-        head = ["began", "run", "who", "verb", "how it ended", "took", "hosts", "release", "inventory"]
-        for line in columns([head, *(_row(run) for run in runs)]):
+        now = time.time()
+        head = ["began", "run", "verb", "how it ended", "took", "release", "who, hosts, inventory"]
+        for line in fitted([head, *(_row(run, now) for run in runs)]):
             say(line)
     return True
 
 
-def _row(run: Mapping[str, Any]) -> list[str]:
+def _row(run: Mapping[str, Any], now: float) -> list[str]:
     from bringup.base.text import duration, fold_hosts
 
     release = run["before"] if run["before"] == run["after"] or run["after"] == "-" else \
         f"{run['before']} -> {run['after']}"
     source = f" from {run['address']}" if run["address"] else ""
     took = duration(run["seconds"]) if run["seconds"] is not None else "-"
-    return [time.strftime("%Y-%m-%d %H:%M", time.localtime(run["began"])), run["run"], f"{run['operator']}{source}",
-            run["verb"], _ending(run), took, fold_hosts(run["hosts"]), release, run["inventory"]]
+    form = "%m-%d %H:%M" if now - run["began"] < 300 * 86400 else "%Y-%m-%d"
+    return [time.strftime(form, time.localtime(run["began"])), run["run"], run["verb"], _ending(run), took, release,
+            f"{run['operator']}{source}, {fold_hosts(run['hosts'])}, {run['inventory']}"]
 
 
 _ENDED = {0: "done", 1: "a step failed (1)", 3: "a host was lost (3)", 4: "a finding (4)", 5: "refused (5)",
@@ -89,4 +91,4 @@ def _ending(run: Mapping[str, Any]) -> str:
     if run["outcome"] is None:
         return "ended, how is not known"
     done = _ENDED.get(run["outcome"], f"({run['outcome']})")
-    return f"{done}, nothing changed" if run["outcome"] == 0 and not run["changed"] else done
+    return f"{done}, no change" if run["outcome"] == 0 and not run["changed"] else done

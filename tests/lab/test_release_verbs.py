@@ -173,6 +173,22 @@ def test_an_environment_that_no_release_uses_goes_and_a_strange_one_stays(site: 
     site.good("status")
 
 
+def test_two_inventories_of_equal_hosts_do_not_differ(site: Site) -> None:
+    from bringup.base.paths import Project
+    from bringup.lab.state import lab_variables
+
+    tree = json.loads((site.folder / "inventory/lab.yml").read_text())
+    own = {f"stg-{name}": dict(values) for name, values in lab_variables(Project(site.folder)).items()}
+    head = next(iter(own))
+    tree["all"]["vars"]["bringup_lab"] = False
+    for values in own.values():
+        values["bringup_lab"] = False
+    tree["all"]["children"] = {"head": {"hosts": {head: own.pop(head)}}, "workers": {"hosts": own}}
+    (site.folder / "inventory/staging.yml").write_text(json.dumps(tree))
+    out = site.good("drift", "--against", "staging")
+    assert "lab.yml against staging.yml" in out and "pass 5 of 5" in out
+
+
 SHIFTED = """\
 import os, time
 _off, _time = float(os.environ.get("TEST_CLOCK_OFF", "0")), time.time
