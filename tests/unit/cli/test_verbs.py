@@ -39,7 +39,7 @@ def test_help_is_printed_whatever_a_verb_takes(name: str, capsys: pytest.Capture
 @pytest.mark.parametrize(("words", "says"), [
     (("provision", "--take-over", "zz"), "six hex digits"),
     (("provision", "--limit", "lab-w1"), "cuts the replica r1"),
-    (("provision", "--report", "/nonexistent/x.json"), "there is no folder"),
+    (("provision", "--report", "/no-such-folder/x.json"), "there is no folder"),
     (("preflight", "--forks", "0"), "from 1 on"),
 ])
 def test_wrong_values_contact_nothing(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_html_is_escaped_and_worst_first(collector: Collector, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("path", "says"), [
-    ("x.pdf", "the ending says the kind"), ("/nonexistent/x.json", "there is no folder"),
+    ("x.pdf", "the ending says the kind"), ("/no-such-folder/x.json", "there is no folder"),
     ("{}/folder.json", "a folder"),
 ])
 def test_a_report_that_cannot_be_written_is_refused_before_the_run(path: str, says: str, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_reports_that_can_be_written_pass(tmp_path: Path) -> None:
 
 def test_a_report_that_fails_after_the_run_says_where(collector: Collector) -> None:
     with pytest.raises(StepError, match="cannot be written"):
-        write_report(collector, "/nonexistent/x.json")
+        write_report(collector, "/no-such-folder/x.json")
 
 
 def test_a_secret_that_is_a_word_of_ours_leaves_the_keys(collector: Collector) -> None:
