@@ -32,7 +32,7 @@ _MAKING = (
     Option("split", help="cut it into parts of this size for carrying: 4G, 650M"),
     Option("since", help="pack only what this earlier bundle (or its manifest, FILE.json) does not have"),
     Option("platform", help="platform of the environments; may be given again (default: all that fit)", many=True),
-    Option("python", help="carry wheels for Python 3.12, say; may be given again (default: the most wanted)", many=True),
+    Option("python", help="carry wheels for Python 3.12; may be given again (default: the most wanted)", many=True),
     Option("controller", False, "also write FILE.controller.tar: bringup itself, for a machine with sh and tar"),
     Option("overwrite", False, "replace the output where it is there"),
     Option("check", False, "say what would be fetched, write nothing", short="C"),
