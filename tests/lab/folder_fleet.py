@@ -92,7 +92,8 @@ class FolderFleet:
             else:
                 shutil.copyfile(blob.source, path)
             blobs[blob.digest] = str(path)
-        given = {"module": call.module, "args": dict(call.args), "check": self.check and call.changes, "root": str(root), "blobs": blobs}
+        given = {"module": call.module, "args": dict(call.args), "check": self.check and call.changes,
+                 "root": str(root), "blobs": blobs}
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PACKAGE), os.environ.get("PYTHONPATH", "")))}
         process = subprocess.Popen([sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True, env=env)
