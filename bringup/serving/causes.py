@@ -130,7 +130,7 @@ KNOWN: tuple[Known, ...] = (
            r"See root cause above",
            "the engine process ended", "its own lines say why", "look at the kept logs", "unknown", 2),
     _known("assertion", r"\b(?:RuntimeError|ValueError|AssertionError|NotImplementedError|KeyError|ImportError|"
-           r"ModuleNotFoundError|OSError|TypeError|AttributeError)\b:? ?",
+           r"ModuleNotFoundError|OSError|TypeError|AttributeError)(?:: \S|$)",
            "the engine ended with an error of its own", "the line says which", "look at the kept logs", "unknown",
            1),
 )
@@ -163,8 +163,8 @@ _MILD = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:|\w*Warning: ")
 
 
 def _weight(text: str) -> int:
-    """How much a line must yield to errors, as `Known.echo`: an engine goes on behind its own warnings."""
-    return 1 if _MILD.search(text) else 0
+    """How much a line must yield, as `Known.echo`: an engine goes on behind its own warnings, all else comes first."""
+    return 3 if _MILD.search(text) else 0
 
 
 def _first_end(logs: Mapping[str, Lines], ended: Mapping[str, Mapping[str, object]]) -> Cause | None:

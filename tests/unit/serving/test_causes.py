@@ -91,6 +91,19 @@ def test_the_node_that_the_others_waited_for_is_named_not_the_one_that_gave_up()
     assert waited_for(cause, [], {}) == cause, "all were there: the way between them is at fault"
 
 
+def test_neither_a_warning_about_limits_nor_a_line_of_code_is_the_cause() -> None:
+    """Lines of a vLLM head whose worker never came."""
+    lines = [(1.0, "(APIServer pid=2115) WARNING 11-30 19:54:18 [system_utils.py:255] Found ulimit of 20000 and failed "
+                   "to automatically increase. This can cause fd limit errors like `OSError: [Errno 24] Too many`"),
+             (2.0, "(EngineCore pid=2300) ERROR 11-30 19:56:57 [core.py:1510]     raise RuntimeError("),
+             (3.0, "(Worker pid=2400) ERROR 11-30 19:56:56 [multiproc_executor.py:953] torch.distributed."
+                   "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."),
+             (4.0, "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+                   "{'EngineCore': 1}")]
+    cause = first_cause({"gpu01": lines}, {})
+    assert cause is not None and cause.key == "rendezvous" and "1/2 clients joined" in cause.evidence
+
+
 def test_nothing_known_and_nothing_ended() -> None:
     assert first_cause({"gpu01": [(1.0, "INFO fine")]}, {}) is None
 
