@@ -22,9 +22,13 @@ def likely(found: dict[str, dict[str, Any]], check: str) -> str:
 
 
 def test_without_the_flags_tools_are_refused_and_thinking_stays_in_the_content(site: EngineSite) -> None:
-    found = failed(site, features=[], arguments=["--reasoning-parser", ""])
-    assert not {name for name in found if name.startswith("contract.models")}
-    assert found, "a server without parsers cannot keep the contract"
+    """The process that runs was started without what the deployment promises by now."""
+    failed(site, features=[])
+    site.write(nodes=1)
+    found = {name: one for name, one in site.findings().items() if one["verdict"] == "fail"}
+    assert "--enable-auto-tool-choice" in likely(found, "tools.structured")
+    assert "--reasoning-parser is missing" in likely(found, "thinking.on")
+    assert "contract.models.served" not in found
 
 
 def test_hermes_does_not_read_glms_calls(site: EngineSite) -> None:
