@@ -162,9 +162,7 @@ class _Kernel:
         manager = {"yum": "dnf"}.get(str(kit["package_manager"]), str(kit["package_manager"]))
         packages = list(need.recipe.system.get(manager, ()))
         lacking = ", ".join(item for items in wanted.values() for item in items)
-        variables = self.fleet.variables(host)
-        allowed = str(variables.get("bringup_kernel_packages", True)).lower() not in ("false", "no", "off", "0")
-        if not packages or not allowed or become(variables) is None:
+        if not packages or not self.installs(self.fleet.variables(host)):
             raise StepError(f"{need.name} needs what this host does not have: {lacking}",
                             expected=f"the packages {' '.join(packages)}" if packages else None,
                             next=f"sudo {'apt-get' if manager == 'apt' else 'dnf'} install {' '.join(packages)}"
@@ -176,6 +174,28 @@ class _Kernel:
         if done.bad:
             raise StepError(f"the packages of {need.name} cannot be installed", found=done.message or done.found,
                             details=done.output[-5:], expected=" ".join(packages), next=done.next)
+
+    def runtime(self, needs: Sequence[Need]) -> None:
+        """Install what a received build loads (`run_system`); what stays missing is told by its proof."""
+        calls = {}
+        for need in needs:
+            variables = self.fleet.variables(need.host)
+            manager = {"yum": "dnf"}.get(str(self.planner.kits[need.host]["package_manager"]),
+                                         str(self.planner.kits[need.host]["package_manager"]))
+            packages = list(need.recipe.run_system.get(manager, ()))
+            if packages and self.installs(variables):
+                calls[need.host] = Call("package", {"name": packages, "state": "present"}, become="root",
+                                        timeout=1800.0)
+        for host, result in self.fleet.call(calls).items() if calls else ():
+            if result.bad:
+                self.fleet.emit(Note(f"{self.name}: its system packages were not installed: {result.message}",
+                                     host=host, level="warn"))
+
+    @staticmethod
+    def installs(variables: Mapping[str, Any]) -> bool:
+        """Whether builds may install system packages on a host."""
+        allowed = str(variables.get("bringup_kernel_packages", True)).lower() not in ("false", "no", "off", "0")
+        return allowed and become(variables) is not None
 
     def build(self, builders: Mapping[str, Need]) -> None:
         """Start the jobs and follow them to their end."""
@@ -239,6 +259,7 @@ class _Kernel:
                 self.planner.results[need.host] = failed(need.host, StepError(
                     f"{self.name} is not there: its build failed on another host of the same kind"))
             return
+        self.runtime(missing)
         for host, result in spread(self.fleet, holding, missing, lambda text: self.progress(text)).items():
             need = next(item for item in missing if item.host == host)
             if result.bad:

@@ -67,23 +67,7 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
     programs: dict[str, str] = {}
     path: list[str] = []
     python = _python(recipe, kit)
-    if python is not None:
-        facts["python"] = python["soabi"]
-        environment.setdefault("PYTHON", python["path"])
-        programs["python3"] = programs["python"] = python["path"]
-        lacking = [tool for tool in recipe.tools if tool not in python.get("has", recipe.tools)]
-        if lacking:
-            raise StepError(f"{python['path']} lacks what {recipe.name} is built and proven with",
-                            found=", ".join(lacking) + " cannot be imported",
-                            next="add it to the environment's requirements, then invoke env.lock and env.build")
-        torch = python.get("torch")
-        if "torch" in recipe.uses:
-            if not torch:
-                raise StepError(f"{recipe.name} builds against torch, and {python['path']} has none",
-                                next="name an environment with torch in the deployment")
-            facts["torch"] = [torch["version"], torch.get("git"), torch.get("abi")]
-    else:
-        torch = None
+    torch = _taken_python(recipe, python, facts, environment, programs) if python is not None else None
     toolkit = _toolkit(recipe, kit, torch, notes)
     if toolkit is not None:
         facts["cuda"] = [toolkit["home"], toolkit["version"]]
@@ -161,6 +145,26 @@ def _python(recipe: Recipe, kit: Mapping[str, Any]) -> Mapping[str, Any] | None:
         raise StepError(f"{python['path']} has no headers to build against", expected=f"{python['include']}/Python.h",
                         next="install the -dev package of that Python, or name another in bringup_kernel_python")
     return python
+
+
+def _taken_python(recipe: Recipe, python: Mapping[str, Any], facts: dict[str, Any], environment: dict[str, str],
+                  programs: dict[str, str]) -> Mapping[str, Any] | None:
+    """Note the Python in what a build takes; its torch, where it has one. Raises StepError for a missing package."""
+    facts["python"] = python["soabi"]
+    environment.setdefault("PYTHON", python["path"])
+    programs["python3"] = programs["python"] = python["path"]
+    torch: Mapping[str, Any] | None = python.get("torch")
+    if "torch" in recipe.uses and not torch:
+        raise StepError(f"{recipe.name} builds against torch, and {python['path']} has none",
+                        next="name an environment with torch in the deployment")
+    lacking = [tool for tool in recipe.tools if tool not in python.get("has", recipe.tools)]
+    if lacking:
+        raise StepError(f"{python['path']} lacks what {recipe.name} is built and proven with",
+                        found=", ".join(lacking) + " cannot be imported",
+                        next="add it to the environment's requirements, then invoke env.lock and env.build")
+    if "torch" in recipe.uses and torch:
+        facts["torch"] = [torch["version"], torch.get("git"), torch.get("abi")]
+    return torch
 
 
 def _toolkit(recipe: Recipe, kit: Mapping[str, Any], torch: Mapping[str, Any] | None,

@@ -60,6 +60,8 @@ def test_what_the_tools_print(log: str, sign: str, says: str) -> None:
     ("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found", "glibc", "GLIBC_2.38"),
     ("  Compatibility with CMake < 3.5 has been removed from CMake.", "cmake-too-new", "no longer knows"),
     ("RuntimeError: CMake is required to build this project", "cmake-missing", "cmake is not there"),
+    ("ImportError: libhwloc.so.15: cannot open shared object file: No such file or directory", "run-library",
+     "libhwloc.so.15 is not there to load"),
     ("fatal error: numa.h: No such file or directory", "system-header", "numa.h"),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "device-busy", "no memory left"),
     ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "driver", "kernel image"),
