@@ -50,4 +50,4 @@ def test_an_unknown_parser_is_named_before_anything_loads(site: EngineSite) -> N
     site.write(nodes=1, arguments=["--tool-call-parser", "no_such_parser"])
     done = site.run("provision", "--yes")
     assert done.returncode == 1, done.stdout
-    assert "no_such_parser" in done.stdout and "parser" in done.stdout.split("cause")[1], done.stdout
+    assert "no_such_parser" in done.stdout and "parser" in done.stdout.split("| cause ", 1)[1], done.stdout

@@ -27,8 +27,8 @@ def stopped(site: EngineSite) -> Iterator[EngineSite]:
 
 def cause_of(out: str) -> str:
     """The lines of `cause`, its evidence and what follows it."""
-    assert "cause" in out, out
-    return out.split("cause", 1)[1].split("kept", 1)[0]
+    assert "| cause " in out, out
+    return out.split("| cause ", 1)[1].split("| kept ", 1)[0]
 
 
 def fails(site: EngineSite, meanwhile: Callable[[], Any] | None = None, **deployment: Any) -> str:
