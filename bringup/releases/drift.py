@@ -11,7 +11,7 @@ from bringup.base.text import fold_hosts
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.document import Release, differences, flag_differences, short
 from bringup.releases.history import HostStore
-from bringup.serving.plan_digest import ProcessTemplate, fill
+from bringup.serving.plan_digest import ProcessTemplate, cache_variables, fill
 
 _OURS = frozenset({
     "PATH", "LANG", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "_", "BRINGUP_PROCESS", "BRINGUP_RUN",
@@ -98,8 +98,17 @@ def _edited(name: str, process: Mapping[str, Any], store: HostStore) -> list[str
                     argv, env = fill(ProcessTemplate.read(template), document["values"], str(document["node"]))
                 except StepError as error:
                     return [error.what]
+                env = {**_caches(document), **env}
                 return flag_differences(argv, document["argv"]) + _variables(env, document["env"])
     return []
+
+
+def _caches(document: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of compiled caches that a launch file of this host may have beside the release's."""
+    if not document["values"].get("environment") or document.get("container"):
+        return {}
+    expected = cache_variables(document["values"], str(document.get("hardware") or ""))
+    return {name: value for name, value in expected.items() if name in document["env"]}
 
 
 def _process(host: str, name: str, process: Mapping[str, Any], store: HostStore, labels: Labels) -> list[Finding]:
