@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bringup.agent.processes import systemd
+import os
+from pathlib import Path
+
+from bringup.agent.processes import launch, systemd
 
 DOCUMENT = {"name": "r1-gpu01", "replica": "r1", "node": "gpu01", "role": "head", "node_rank": 0, "release": "c" * 64}
 
@@ -27,3 +30,12 @@ def test_a_root_with_signs_that_systemd_reads() -> None:
     assert 'ExecStart=/bin/sh "/srv/a b%%n\\"$$x/run.sh"' in lines
     assert 'WorkingDirectory=/srv/a b%%n"$x/work' in lines
     assert 'Environment="BRINGUP_PROCESS=/srv/a b%%n\\"$x|r1|1"' in lines
+
+
+def test_the_home_of_an_engine_is_one_that_its_account_may_write(tmp_path: Path) -> None:
+    place = launch.Place(str(tmp_path), "r1-gpu01")
+    own = ("ops", os.getuid(), os.getgid(), str(tmp_path))
+    assert launch.home(place, own) == str(tmp_path)
+    shared = str(tmp_path / "cache/home-bringup")
+    assert launch.home(place, ("bringup", os.getuid() + 1, os.getgid(), str(tmp_path))) == shared, "it is another's"
+    assert launch.home(place, ("bringup", os.getuid(), os.getgid(), str(tmp_path / "nowhere"))) == shared
