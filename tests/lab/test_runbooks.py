@@ -1,0 +1,125 @@
+"""Runbooks in the embedded lab: the fault is made, the runbook is proposed, and mends it; the record says how."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+from site_project import INVOKE, REPOSITORY, Site, answer, children_of, endpoint_of, wait_for
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
+    (made.folder / "runbooks").symlink_to(REPOSITORY / "runbooks")
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="module")
+def endpoint(site: Site) -> str:
+    return endpoint_of(site.good("provision"))
+
+
+def record_of(output: str) -> str:
+    found = re.search(r"^ *record +(\S+)$", output, re.M)
+    assert found, output
+    path = Path(found.group(1))
+    assert re.fullmatch(r"\d{8}-\d{6}-[a-z-]+(-\d+)?\.md", path.name) and path.parent.name == "runbooks"
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_text()
+
+
+def kill_a_rank(site: Site) -> None:
+    for child in children_of(site.pids()["lab-w2"]):
+        os.kill(child, signal.SIGKILL)
+    assert wait_for(lambda: site.nodes()["lab-w2"]["state"] != "running")
+
+
+def test_a_dead_rank_is_proposed_and_mended(site: Site, endpoint: str) -> None:
+    said = answer(endpoint)
+    assert "nothing wrong found" in site.good("runbooks")
+    kill_a_rank(site)
+    proposed = site.run("runbooks")
+    assert proposed.returncode == 4
+    assert proposed.stdout.startswith("rank-down: A rank is dead\n  because  lab-w2  process.dead")
+    assert "type     invoke runbook rank-down\n" in proposed.stdout
+    document = site.data("runbooks", "--inventory", "lab")
+    assert [row["runbook"] for row in document["proposed"]] == ["rank-down"]
+    assert document["proposed"][0]["command"] == "invoke runbook rank-down --inventory lab"
+
+    done = site.good("runbook", "rank-down", "--yes")
+    assert done.index("How to tell that it is the right one") < done.index("step 1 of 5")
+    record = record_of(done)
+    assert "- replayed: devices of lab-head, lab-w1, lab-w2 are recordings, not hardware" in record
+    assert "the worker (ranks 16-23) is dead" in record and "Run at 20" in record
+    assert record.count("as it must.\n") == 6 and "Done at 20" in record
+    assert "nothing wrong found" in record
+    assert answer(endpoint) == said
+    assert "nothing wrong found" in site.good("runbooks")
+
+
+def test_a_check_that_fails_stops_and_names_what_to_type(site: Site, endpoint: str) -> None:
+    before = site.pids()
+    done = site.run("runbook", "rank-down", "--yes")
+    assert done.returncode == 1
+    assert "step 1 of 5 is not as it must be: it ended with 0, expected 4" in done.stdout
+    assert "next      invoke verify" in done.stdout
+    record = record_of(done.stdout)
+    assert "NOT as it must" in record and "Next: `invoke verify`" in record
+    assert site.pids() == before
+
+
+def test_without_a_terminal_everything_is_shown_and_nothing_run(site: Site, endpoint: str) -> None:
+    before = site.pids()
+    done = site.run("runbook", "rollback", "--inventory", "lab")
+    assert done.returncode == 4
+    assert "danger   invoke rollback --yes --inventory lab" in done.stdout
+    assert "next      invoke runbook rollback --inventory lab --yes" in done.stdout
+    shown = site.good("runbook", "rollback", "--check")
+    assert "5. See that every replica serves." in shown and "record" not in shown
+    assert site.pids() == before
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("rank-dwn",), "invoke runbook rank-down"), (("gpu-lost",), "needs --set node="),
+    (("gpu-lost", "--set", "node=lab-w9"), "--set node=lab-w"), (("rank-down", "--from", "6"), "has 5 steps"),
+])
+def test_wrong_input_contacts_nothing(site: Site, words: tuple[str, ...], says: str) -> None:
+    done = site.run("runbook", *words, "--yes")
+    assert done.returncode == 2
+    assert says in done.stdout and done.stdout.endswith("nothing was contacted\n")
+
+
+def test_a_release_that_is_not_wanted_is_rolled_back(site: Site, endpoint: str) -> None:
+    said = answer(endpoint)
+    site.write(context_length=65536)
+    site.good("provision", "--yes")
+    stopped = site.run("runbook", "rollback", "--yes")
+    assert stopped.returncode == 4  # what stops the endpoint is never run unasked
+    assert "stopped at step 4 of 6: it is never run unasked" in stopped.stdout
+    again = re.search(r"at a terminal: invoke (runbook rollback --from 4)", stopped.stdout)
+    assert again, stopped.stdout
+    assert "Stopped before step 4" in record_of(stopped.stdout)
+    assert [row["release"] for row in site.data("releases") if "current" in row["state"]] == ["r0002"]
+
+    child = pexpect.spawn(str(INVOKE), again[1].split(), cwd=str(site.folder), env=site.environment(),
+                          encoding="utf-8", dimensions=(24, 200), timeout=120)
+    try:
+        for _ in range(3):
+            child.expect_exact("Run it? [y/N/skip]")
+            child.sendline("y")
+        child.expect(pexpect.EOF)
+        output = child.before.replace("\r\n", "\n")
+    finally:
+        child.close()
+    assert child.exitstatus == 0, output
+    record = record_of(output)
+    assert "r0002 -> r0001" in record and "Step 4 of 6" in record and "Step 3 of 6" not in record
+    assert [row["release"] for row in site.data("releases") if "current" in row["state"]] == ["r0001"]
+    assert answer(endpoint) == said

@@ -1,0 +1,83 @@
+"""The runbooks that come with bringup: each can be read, and every command in them is one that bringup has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from invoke.parser import Parser
+
+from bringup.cli.namespace import namespace
+from bringup.cli.runbook import flags_of
+from bringup.preflight import registry
+from bringup.runbooks.document import Runbook, load
+from bringup.runbooks.filling import Filling, filled
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "runbooks").glob("*.md"))
+WANTED = {"endpoint-down", "rank-down", "gpu-lost", "rdma-link-down", "out-of-memory", "tool-calls-malformed",
+          "slow-first-token", "disk-full", "node-replaced", "rollback", "npu-alarm", "full-restart", "key-changed"}
+NAMES = {path.stem for path in FILES}
+FILLING = Filling({"node": "gpu03"}, ("h200.yml",), (("--vault-password-file", "v"),), flags_of)
+
+
+def test_all_are_there() -> None:
+    assert WANTED <= NAMES
+
+
+def commands_of(book: Runbook) -> list[str]:
+    """Every command of bringup that a runbook runs, or tells a person to type."""
+    told = re.findall(r"`(invoke [^`]+)`", "\n".join([book.tell, *(step.text for step in book.steps)]))
+    for step in (filled(step, FILLING) for step in book.steps):
+        for command in step.commands:
+            lines = [*command.text.splitlines(), *command.check.otherwise.splitlines()]
+            told += [line for line in lines if line.startswith("invoke ")]
+    return told
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_command_is_one_that_bringup_has(path: Path) -> None:
+    book = load(path)
+    assert not book.steps[-1].commands[-1].by_hand, "the last step proves that it is mended"
+    assert book.signs and book.tell
+    for command in commands_of(book):
+        assert "$" not in command
+        _, *words = shlex.split(command)
+        parsed = Parser(contexts=namespace().to_contexts()).parse_argv(words)
+        assert [context.name for context in parsed if context.name], command
+        if words[0] == "runbook":
+            assert words[1] in NAMES, command
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_command_that_stops_what_serves_is_marked(path: Path) -> None:
+    for step in load(path).steps:
+        for command in step.commands:
+            words = command.text.split()
+            stops = words[1] in ("stop", "restart", "provision", "rollback", "release.gc") \
+                and not {"--rehearse", "--check"} & set(words)
+            assert command.by_hand or command.danger == stops, command.text
+            if command.danger:
+                assert "--yes" in words, "it was asked for already"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_finding_is_one_that_something_makes(path: Path) -> None:
+    known = set(registry.checks())
+    for source in (ROOT / "bringup").rglob("*.py"):
+        known |= set(re.findall(r'(?:Finding|Check)\("([a-z.-]+)"', source.read_text()))
+    for sign in load(path).signs:
+        pattern = re.compile(re.escape(sign.check).replace(r"\*", ".*"))
+        assert any(pattern.fullmatch(name) for name in known), f"nothing makes {sign.check}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_checks_that_are_named_exist(path: Path) -> None:
+    known = set(registry.checks())
+    groups = known | {name.split(".")[0] for name in known}
+    for step in load(path).steps:
+        for command in step.commands:
+            found = re.search(r"invoke preflight .*--only (\S+)", command.text)
+            assert found is None or set(found[1].split(",")) <= groups, command.text
