@@ -41,13 +41,14 @@ def kill_a_rank(site: Site) -> None:
     assert wait_for(lambda: site.nodes()["lab-w2"]["state"] != "running")
 
 
+@pytest.mark.full
 def test_a_dead_rank_is_proposed_and_mended(site: Site, endpoint: str) -> None:
     said = answer(endpoint)
     assert "nothing wrong found" in site.good("runbooks")
     kill_a_rank(site)
     proposed = site.run("runbooks")
     assert proposed.returncode == 4
-    assert proposed.stdout.startswith("rank-down: A rank is dead\n  because  lab-w2  process.dead")
+    assert "rank-down: A rank is dead\n  because  lab-w2  process.dead" in proposed.stdout
     assert "type     invoke runbook rank-down\n" in proposed.stdout
     document = site.data("runbooks", "--inventory", "lab")
     assert [row["runbook"] for row in document["proposed"]] == ["rank-down"]
@@ -82,7 +83,7 @@ def test_without_a_terminal_everything_is_shown_and_nothing_run(site: Site, endp
     assert "danger   invoke rollback --yes --inventory lab" in done.stdout
     assert "next      invoke runbook rollback --inventory lab --yes" in done.stdout
     shown = site.good("runbook", "rollback", "--check")
-    assert "5. See that every replica serves." in shown and "record" not in shown
+    assert "5. See that every replica serves." in shown and "record   " not in shown
     assert site.pids() == before
 
 
@@ -96,6 +97,7 @@ def test_wrong_input_contacts_nothing(site: Site, words: tuple[str, ...], says: 
     assert says in done.stdout and done.stdout.endswith("nothing was contacted\n")
 
 
+@pytest.mark.full
 def test_a_release_that_is_not_wanted_is_rolled_back(site: Site, endpoint: str) -> None:
     said = answer(endpoint)
     site.write(context_length=65536)
