@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,10 +49,12 @@ def runbook(options: Options) -> ExitStatus:
     project = Project.find()
     book = find(folder_of(project.root), options.name)
     first = _first_step(options, book)
+    _refuse_unknown(book)
     inventory = load_for(options)
     filling = _filling(options, read_values(book, options.set, tuple(inventory.hosts)))
     steps = tuple(filled(step, filling) for step in book.steps)
-    _head(book, filling, say)
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    _head(book, filling, say, width)
     if options.check:
         _show_all(steps, say)
         return ExitStatus.DONE
@@ -59,7 +62,7 @@ def runbook(options: Options) -> ExitStatus:
         _show_all(steps, say)
     record = _record(project.state / "runbooks", book, filling, inventory)
     following = Following(book, steps, project.root, record, say, _ask, bool(options.yes),
-                          lambda number: _again(options, book, filling, number))
+                          lambda number: _again(options, book, filling, number), width)
     status = following.follow(first)
     say("")
     say(f"done     {book.name}: every step ended as it must")
@@ -91,6 +94,26 @@ def folder_of(project: Path) -> Path:
     """The project's `runbooks/`, else the one that bringup came with."""
     own = project / "runbooks"
     return own if own.is_dir() else Path(__file__).resolve().parents[2] / "runbooks"
+
+
+def _refuse_unknown(book: Runbook) -> None:
+    """Raises InputError for a command whose verb or flag bringup does not have, before any of them is run."""
+    from invoke.exceptions import ParseError
+    from invoke.parser import Parser
+
+    from bringup.base.errors import InputError
+    from bringup.cli.namespace import namespace
+
+    contexts = namespace().to_contexts()
+    for step in book.steps:
+        for command in step.commands:
+            if command.by_hand:
+                continue
+            try:
+                Parser(contexts=contexts).parse_argv(shlex.split(command.text)[1:])
+            except ParseError as error:
+                raise InputError(f"bringup has no such command: {error}", where=command.origin, found=command.text,
+                                 next="invoke --list names the verbs, invoke VERB --help its flags") from None
 
 
 def _first_step(options: Options, book: Runbook) -> int:
@@ -125,11 +148,13 @@ def flags_of(verb_name: str) -> frozenset[str]:
     return frozenset(f"--{option.name}" for option in task.options if not option.positional)
 
 
-def _head(book: Runbook, filling: Filling, say: Callable[[str], None]) -> None:
+def _head(book: Runbook, filling: Filling, say: Callable[[str], None], width: int) -> None:
+    from bringup.runbooks.layout import wrapped
+
     say(f"{book.title}   (runbook {book.name}, {len(book.steps)} steps)")
     say("")
     say("How to tell that it is the right one")
-    for line in filling.text(book.tell).splitlines():
+    for line in list(wrapped(filling.text(book.tell), width - 2))[:-1]:
         say(f"  {line}".rstrip())
 
 

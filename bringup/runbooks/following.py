@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from bringup.base.errors import ExitStatus, FindingError, StepError
 from bringup.base.secrets import SCRUBBER
 from bringup.base.text import duration, printable
 from bringup.runbooks.document import Command, Runbook, Step
+from bringup.runbooks.layout import wrapped
 from bringup.runbooks.record import Record, now
 
 Say = Callable[[str], None]
@@ -33,13 +35,16 @@ class Following:
     ask: Ask
     yes: bool
     again: Callable[[int], str]
+    width: int = 120
 
     def follow(self, first: int = 1) -> ExitStatus:
         """Every step from `first` on. Raises StepError at an outcome that is not as it must be, FindingError where a
         person must answer or answered no."""
         for step in self.steps[first - 1:]:
             self.say("")
-            self.say(f"step {step.number} of {len(self.steps)}  {_after_first(step.text)}")
+            head = f"step {step.number} of {len(self.steps)}  "
+            for at, line in enumerate(list(wrapped(step.text, self.width - len(head)))[:-1]):
+                self.say((head if at == 0 else " " * len(head)) + line)
             self.record.add("", f"## Step {step.number} of {len(self.steps)}", "", step.text)
             for command in step.commands:
                 try:
@@ -88,13 +93,13 @@ class Following:
     def _run(self, step: Step, command: Command) -> None:
         began = time.monotonic()
         self.record.add("", f"Run at {now()}: `{command.text}`")
-        status, output = self._output_of(command.text)
+        status, output, interrupted = self._output_of(command.text)
         took = duration(time.monotonic() - began)
         self.record.block(output or "(it printed nothing)")
         fault = command.check.fault(status, output)
         told = "as it must" if fault is None else f"NOT as it must: {fault}"
         self.record.add("", f"Ended with {status} after {took}, {told}.")
-        if status == ExitStatus.INTERRUPTED and fault:
+        if interrupted:
             raise KeyboardInterrupt
         if fault is None:
             self.say(f"  well      ended with {status} after {took}, as it must")
@@ -102,31 +107,34 @@ class Following:
         following = [line for line in command.check.otherwise.splitlines() if line.strip()]
         self.record.add("", *(f"Next: `{line}`" for line in following))
         raise StepError(f"step {step.number} of {len(self.steps)} is not as it must be: {fault}",
-                        where=self.runbook.name, found=command.text, details=[f"record    {self.record.path}"],
+                        where=self.runbook.name,
+                        details=[f"ran       {command.text}", f"record    {self.record.path}"],
                         next=" · ".join(following) or "invoke runbooks proposes which runbook fits now")
 
-    def _output_of(self, text: str) -> tuple[int, str]:
-        """Run a command of bringup, each line shown as it comes; its exit status and its output."""
+    def _output_of(self, text: str) -> tuple[int, str, bool]:
+        """Run a command of bringup, each line shown as it comes: its exit status, its output, whether Ctrl-C came.
+
+        It has a session of its own, so that Ctrl-C reaches it once, from here, and what it does at its end is seen.
+        """
         words = [sys.executable, "-m", "invoke", *shlex.split(text)[1:]]
         lines: list[str] = []
-        with subprocess.Popen(words, cwd=self.project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace") as process:
+        interrupted = False
+        with subprocess.Popen(words, cwd=self.project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+                              start_new_session=True) as process:
             assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    clean = SCRUBBER.text(line.rstrip("\n"))
-                    lines.append(clean)
-                    self.say(f"  | {printable(clean)}".rstrip())
-                status = process.wait()
-            except KeyboardInterrupt:
-                # the terminal sent Ctrl-C to the verb as well: what it does at its end is part of the record
-                lines += [SCRUBBER.text(line.rstrip("\n")) for line in process.stdout]
-                process.wait()
-                self.record.block("\n".join(lines))
-                raise
-        return (status if status >= 0 else 128 - status), "\n".join(lines)
-
-
-def _after_first(text: str) -> str:
-    """The text of a step, its further lines indented."""
-    return "\n          ".join(text.splitlines())
+            while True:
+                try:
+                    for line in process.stdout:
+                        clean = SCRUBBER.text(line.rstrip("\n"))
+                        lines.append(clean)
+                        self.say(f"  | {printable(clean)}".rstrip())
+                    status = process.wait()
+                    break
+                except KeyboardInterrupt:
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+                except BaseException:
+                    process.send_signal(signal.SIGINT)
+                    raise
+        return (status if status >= 0 else 128 - status), "\n".join(lines), interrupted

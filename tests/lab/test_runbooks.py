@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
-from site_project import INVOKE, REPOSITORY, Site, answer, children_of, endpoint_of, wait_for
+from site_project import INVOKE, REPOSITORY, Site, answer, children_of, endpoint_of, interrupt, wait_for
+
+OWN = {"waits": "invoke logs --follow --inventory $INVENTORY", "names": "invoke inventory --limit $WORD",
+       "unknown": "invoke statis --inventory $INVENTORY", "flag": "invoke status --fast"}
+"""Runbooks of the site's own: name -> the command of their one step."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = Site(tmp_path_factory.mktemp("site"))
-    (made.folder / "runbooks").symlink_to(REPOSITORY / "runbooks")
+    shutil.copytree(REPOSITORY / "runbooks", made.folder / "runbooks")
+    for name, command in OWN.items():
+        (made.folder / f"runbooks/{name}.md").write_text(
+            f"# Own\n\n## How to tell\n\nSo.\n\n## Steps\n\n1. Go.\n\n   ```run\n   {command}\n   ```\n")
     yield made
     made.down()
 
@@ -89,12 +98,38 @@ def test_without_a_terminal_everything_is_shown_and_nothing_run(site: Site, endp
 
 @pytest.mark.parametrize(("words", "says"), [
     (("rank-dwn",), "invoke runbook rank-down"), (("gpu-lost",), "needs --set node="),
-    (("gpu-lost", "--set", "node=lab-w9"), "--set node=lab-w"), (("rank-down", "--from", "6"), "has 5 steps"),
+    (("gpu-lost", "--set", "node=lab-w9"), "--set node=lab-w"),
+    (("unknown",), "runbooks/unknown.md:11  bringup has no such command"),
+    (("flag",), "found     invoke status --fast"), (("rank-down", "--from", "6"), "has 5 steps"),
 ])
 def test_wrong_input_contacts_nothing(site: Site, words: tuple[str, ...], says: str) -> None:
     done = site.run("runbook", *words, "--yes")
     assert done.returncode == 2
     assert says in done.stdout and done.stdout.endswith("nothing was contacted\n")
+
+
+def test_secrets_stand_neither_on_the_screen_nor_in_the_record(site: Site) -> None:
+    secret = "kept-to-myself"
+    done = subprocess.run([str(INVOKE), "runbook", "names", "--set", f"word={secret}", "--yes"], cwd=site.folder,
+                          env={**site.environment(), "SITE_TOKEN": secret}, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode == 1 and "no host or group matches" in done.stdout
+    record = record_of(done.stdout)
+    assert "********" in record and "no host or group matches" in record
+    assert secret not in record and secret not in done.stdout
+
+
+def test_an_interrupt_reaches_the_command_and_is_in_the_record(site: Site, endpoint: str) -> None:
+    process = site.start("runbook", "waits", "--yes")
+    records = site.folder / ".bringup/runbooks"
+    assert wait_for(lambda: [path for path in records.glob("*-waits.md") if "Run at" in path.read_text()], 30)
+    assert process.stdout
+    while not process.stdout.readline().startswith("  | lab-"):
+        assert process.poll() is None
+    interrupt(process)
+    assert process.returncode == 130
+    record = next(records.glob("*-waits.md")).read_text()
+    assert "Ended with 130 after" in record and "Interrupted at" in record
 
 
 @pytest.mark.full
