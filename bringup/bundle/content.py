@@ -28,7 +28,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_PROJECT = ("bringup", "playbooks", "roles", "envs", "kernels", "docs", "tasks.py", "pyproject.toml", "README.md")
+_PROJECT = ("bringup", "playbooks", "roles", "envs", "kernels", "runbooks", "docs", "tasks.py", "pyproject.toml",
+            "README.md")
 """Of the project; inventories, keys and what runs left behind stay at home."""
 _LEFT = frozenset({"__pycache__", ".git", ".bringup", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".venv"})
 

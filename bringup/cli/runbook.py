@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from bringup.runbooks.record import Record
 
 _PASSED_ON = (EXTRA_VARS, BECOME_FILE, VAULT_FILE)
+_SHOW = replace(CHECK, help="show everything, run nothing")
+_GO_ON = replace(YES, help="ask only before steps marked danger and those that a person does")
 
 
 @verb((Option("name", positional=True, help="the runbook, as `invoke runbooks --list` names it"), INVENTORY,
        Option("set", help="a value that its commands need, as node=gpu03; may be given again", many=True),
-       Option("from", help="begin at this step"), CHECK, YES, EXTRA_VARS, BECOME_FILE, VAULT_FILE))
+       Option("from", help="begin at this step"), _SHOW, _GO_ON, EXTRA_VARS, BECOME_FILE, VAULT_FILE))
 def runbook(options: Options) -> ExitStatus:
     """Follow a runbook step by step: say, ask, run, judge, and write a record to hand over."""
     from bringup.base.paths import Project

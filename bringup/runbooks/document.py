@@ -4,8 +4,8 @@
 
     ## How to tell
 
-    What is seen. A line `Findings: process.rank, endpoint (is stopped)` names the findings that it is for; what stands
-    in parentheses must also be in the finding's text.
+    What is seen. A paragraph `Findings: process.rank, endpoint (is stopped)` names the findings that it is for; what
+    stands in parentheses must also be in the finding's text.
 
     ## Steps
 
@@ -178,16 +178,16 @@ def _section(lines: Sequence[str], headings: Sequence[tuple[Token, str]], name: 
 
 
 def _signs(tell: str) -> tuple[tuple[Sign, ...], str]:
-    """The findings that a line `Findings:` names, and the text without that line."""
+    """The findings that the paragraph `Findings:` names, and the text without that paragraph."""
     signs: list[Sign] = []
     shown = []
-    for line in tell.splitlines():
-        if line.startswith("Findings:"):
-            words = line.removeprefix("Findings:").replace("`", "").split(",")
-            signs += [Sign(found[1], found[2] or "") for word in words if (found := _FINDING.match(word.strip()))]
+    for part in re.split(r"\n\s*\n", tell):
+        if part.startswith("Findings:"):
+            words = " ".join(part.split()).removeprefix("Findings:").replace("`", "").split(",")
+            signs += [Sign(found[1], found[2] or "") for word in words if (found := _FINDING.fullmatch(word.strip()))]
         else:
-            shown.append(line)
-    return tuple(signs), "\n".join(shown).strip()
+            shown.append(part)
+    return tuple(signs), "\n\n".join(shown).strip()
 
 
 def _steps(tokens: Sequence[Token], lines: Sequence[str], path: Path, first: int, last: int) -> Iterator[Step]:

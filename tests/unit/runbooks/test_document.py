@@ -19,7 +19,8 @@ TEXT = """\
 
 It smells.
 
-Findings: `process.rank`, `endpoint (is stopped)`
+Findings: `process.rank`,
+`endpoint (is stopped)`
 
 ## Steps
 
@@ -60,7 +61,7 @@ def test_every_part_is_read() -> None:
                                                                  (3, "Think.")]
     look, = book.steps[0].commands
     assert look.check == Check((0, 4), ("two words",), ("fire",), "invoke logs --limit $NODE --inventory $INVENTORY")
-    assert str(look.origin) == "thing.md:14"
+    assert str(look.origin) == "thing.md:15"
     by_hand, restart = book.steps[1].commands
     assert by_hand.by_hand and not by_hand.danger and restart.danger and restart.check == Check()
     assert book.variables == ("node",)
@@ -80,18 +81,18 @@ def test_an_outcome_is_judged(status: int, output: str, says: str | None) -> Non
     ("## How to tell", "## Signs", "t.md:3  the section `How to tell` is missing"),
     ("## Steps", "## What", "t.md:3  the section `Steps` is missing"),
     ("## How to tell", "## Before\n\n## How to tell", "t.md:3  `How to tell` comes first"),
-    ("```run danger", "```run quick", "t.md:28  `run` takes no `quick`"),
-    ("```run danger", "```", "t.md:28  a block of a step is not marked"),
-    ("```run danger", "```bash", "t.md:28  a block of a step is marked `bash`"),
-    ("```hand", "```check exit=0", "t.md:24  a check without a command before it"),
-    ("exit=0,4", "exit=well", "t.md:18  a check cannot read `exit=well`"),
-    ("exit=0,4 contains=\"two words\" lacks=fire", "", "t.md:18  a check says nothing"),
+    ("```run danger", "```run quick", "t.md:29  `run` takes no `quick`"),
+    ("```run danger", "```", "t.md:29  a block of a step is not marked"),
+    ("```run danger", "```bash", "t.md:29  a block of a step is marked `bash`"),
+    ("```hand", "```check exit=0", "t.md:25  a check without a command before it"),
+    ("exit=0,4", "exit=well", "t.md:19  a check cannot read `exit=well`"),
+    ("exit=0,4 contains=\"two words\" lacks=fire", "", "t.md:19  a check says nothing"),
     ('"two words"', '"two words', "cannot be read: No closing quotation"),
-    ("invoke restart --yes", "rm -rf /", "t.md:28  a `run` block holds one command of bringup"),
-    ("invoke restart --yes", "invoke stop\n   invoke restart", "t.md:28  a `run` block holds one command"),
-    ("invoke restart --yes", "invoke restart 'yes", "t.md:28  the command cannot be read"),
+    ("invoke restart --yes", "rm -rf /", "t.md:29  a `run` block holds one command of bringup"),
+    ("invoke restart --yes", "invoke stop\n   invoke restart", "t.md:29  a `run` block holds one command"),
+    ("invoke restart --yes", "invoke restart 'yes", "t.md:29  the command cannot be read"),
     ("   ```run\n   invoke status --inventory $INVENTORY\n   ```", "```run\ninvoke status\n```",
-     "t.md:14  a `run` block outside of a numbered step"),
+     "t.md:15  a `run` block outside of a numbered step"),
 ])
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, says: str) -> None:
     assert old in TEXT
@@ -138,7 +139,7 @@ def test_values_stand_in_every_place_and_stay_one_word() -> None:
 
 def test_the_exact_runbook_is_proposed_and_the_worst_first() -> None:
     wide = parse(TEXT.replace("endpoint (is stopped)", "endpoint"), Path("wide.md"))
-    exact = parse(TEXT.replace("`process.rank`, ", ""), Path("exact.md"))
+    exact = parse(TEXT.replace("`process.rank`,\n", ""), Path("exact.md"))
     stopped = Finding("endpoint", "gpu1", Verdict.FAIL, "r1 is stopped")
     rank = Finding("process.rank", "gpu2", Verdict.WARN, "a rank")
     other = Finding("drift.link", "gpu2", Verdict.FAIL, "a link")

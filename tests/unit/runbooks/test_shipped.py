@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from invoke.parser import Parser
 
 from bringup.cli.namespace import namespace
@@ -27,6 +28,13 @@ def test_all_are_there() -> None:
     assert WANTED <= NAMES
 
 
+def test_the_table_of_xid_codes_is_the_one_that_preflight_judges_by() -> None:
+    codes = yaml.safe_load((ROOT / "bringup/preflight/data/xid.yml").read_text())
+    tell = load(ROOT / "runbooks/gpu-lost.md").tell
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tell.splitlines() if line.startswith("|")]
+    assert rows[2:] == [[str(code), row["verdict"], row["means"], row["action"]] for code, row in codes.items()]
+
+
 def commands_of(book: Runbook) -> list[str]:
     """Every command of bringup that a runbook runs, or tells a person to type."""
     told = re.findall(r"`(invoke [^`]+)`", "\n".join([book.tell, *(step.text for step in book.steps)]))
@@ -41,7 +49,8 @@ def commands_of(book: Runbook) -> list[str]:
 def test_every_command_is_one_that_bringup_has(path: Path) -> None:
     book = load(path)
     assert not book.steps[-1].commands[-1].by_hand, "the last step proves that it is mended"
-    assert book.signs and book.tell
+    assert book.tell and "Findings:" not in book.tell
+    assert len(book.signs) == path.read_text().split("Findings:")[1].split("\n\n")[0].count("`") // 2
     for command in commands_of(book):
         assert "$" not in command
         _, *words = shlex.split(command)
