@@ -21,6 +21,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.down()
 
 
+@pytest.mark.full
 def test_the_rest_waits_for_a_word(site: Site) -> None:
     out = site.run("provision", "--yes", "--canary", "head")
     assert out.returncode == 4, out.stdout

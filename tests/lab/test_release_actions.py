@@ -184,6 +184,7 @@ def test_a_start_that_fails_brings_the_old_release_back(rig: Rig) -> None:
     assert rig.pids() == after
 
 
+@pytest.mark.full
 def test_when_the_old_one_does_not_come_back_either_the_status_is_6(rig: Rig) -> None:
     rig.provision()
     fleet = rig.run(fault="crash_loading:node_rank=1")
@@ -195,6 +196,7 @@ def test_when_the_old_one_does_not_come_back_either_the_status_is_6(rig: Rig) ->
     assert not any(rig.pids().values())
 
 
+@pytest.mark.full
 def test_rollback_returns_and_tells_what_it_left(rig: Rig) -> None:
     rig.provision()
     rig.provision(context_length=65536)
@@ -315,6 +317,7 @@ ONE_NODE = {"recipe": "zai-org/GLM-5.1-FP8", "variant": "default", "strategy": "
             "pipeline_parallel": None}
 
 
+@pytest.mark.full
 def test_replicas_are_started_one_after_the_other_and_a_failure_leaves_the_rest_untouched(rig: Rig) -> None:
     before = rig.provision(**ONE_NODE)
     assert len(rig.told(Ready)[0].endpoints) == 3
@@ -399,6 +402,7 @@ def test_a_rollback_switches_all_nodes_of_a_replica_or_none(rig: Rig) -> None:
     assert rig.told(Ready)[0].release == "r0001"
 
 
+@pytest.mark.full
 def test_a_replica_that_did_not_switch_is_left_out_and_the_others_go_on(rig: Rig) -> None:
     rig.provision(**ONE_NODE)
     before = rig.provision(**ONE_NODE, context_length=65536)

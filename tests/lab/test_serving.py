@@ -84,6 +84,7 @@ def test_a_limit_that_cuts_a_replica_is_refused(site: Site, verb: str) -> None:
     assert "cuts the replica r1" in done.stdout and "nothing was contacted" in done.stdout
 
 
+@pytest.mark.full
 def test_a_start_that_fails_names_its_first_cause_and_the_old_release_is_back(serving: Site) -> None:
     endpoint = endpoint_of(serving.good("provision"))
     said, before = answer(endpoint), serving.pids()
@@ -125,6 +126,7 @@ def test_without_an_answer_everything_is_prepared_and_nothing_touched(serving: S
     assert serving.pids() == before
 
 
+@pytest.mark.full
 def test_an_interrupted_start_leaves_no_lock_and_is_joined(serving: Site) -> None:
     serving.write(load_seconds=6, context_length=32768)
     run = serving.start("provision", "--yes")

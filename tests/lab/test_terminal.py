@@ -97,6 +97,7 @@ def test_a_dumb_terminal_and_a_pipe_get_lines_without_escapes(site: Site) -> Non
     assert "ready    http" in piped
 
 
+@pytest.mark.full
 def test_a_question_is_asked_and_no_leaves_what_serves(site: Site) -> None:
     before = site.pids()
     try:
@@ -164,6 +165,7 @@ def test_a_reader_that_leaves_does_not_end_a_run(site: Site) -> None:
     assert followed.stdout.split()[-1] == "0"
 
 
+@pytest.mark.full
 def test_check_says_what_would_be_and_nothing_else(site: Site) -> None:
     site.write()
     site.run("stop", "--yes")

@@ -38,6 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fetching]:
     with Hub({REPO: {COMMIT: small_model(shards=4, size=2 * MB)}}) as hub:
         found.hub = hub
         found.use()
+        found.run("lab.up")
         yield found
     found.down()
 
@@ -55,9 +56,9 @@ def test_input_that_is_wrong_is_refused_with_its_line_and_nothing_is_contacted(s
     assert done.returncode == 2 and "names no weights to be fetched" in done.stdout
 
 
+@pytest.mark.full
 def test_interrupted_it_says_so_and_the_next_run_goes_on_with_what_came(site: Fetching) -> None:
     site.use(rate="1 MB/s")
-    site.run("lab.up")
     run = site.start("weights.fetch")
     staging = site.models_of(HOSTS[0]) / ".GLM-5.1.bringup-new"
     end = time.monotonic() + 90
