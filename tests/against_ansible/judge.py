@@ -22,6 +22,8 @@ from typing import Any
 import answers
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
+# a clone has no empty folders
+(PLAYBOOKS / "files/tree/empty").mkdir(exist_ok=True)
 BIN = Path(sys.executable).parent
 COUNTS = ("ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored")
 RUNS: tuple[tuple[str, ...], ...] = (("--check",), (), (), ("--check", "--diff"))

@@ -194,7 +194,8 @@ def test_one_lock_for_all_accounts(machine: Machine) -> None:
         first.call("lock", {"step": "two"}, become="root")
         assert '"step": "two"' in machine.inside(f"cat {ROOT}/state/run.json").stdout
         first.call("unlock", become="root")
-    assert machine.inside(f"ls {ROOT}/state").stdout.split() == ["journal", "lock", "lock.jobs", "machine"]
+    assert machine.inside(f"ls {ROOT}/state").stdout.split() == [
+        "journal", "lock", "lock.jobs", "machine", "runs.jsonl"]
 
 
 def test_a_run_without_a_living_holder_is_unfinished(machine: Machine) -> None:
