@@ -29,7 +29,7 @@ def test_two_ranks_on_two_nodes_keep_the_contract(serving: EngineSite) -> None:
 
 def test_a_killed_rank_is_named_behind_a_green_health(serving: EngineSite) -> None:
     worker = serving.cluster.machines[1]
-    worker.run("sudo kill -9 $(pgrep -f VLLM::Worker)")
+    worker.run("sudo kill -9 $(pgrep -f [V]LLM::Worker)")
     done = serving.run("status")
     assert done.returncode == 4, done.stdout
     assert "1 of its rank processes are gone" in done.stdout and "VLLM::Worker_TP1" in done.stdout
@@ -43,7 +43,7 @@ def test_a_killed_rank_is_named_behind_a_green_health(serving: EngineSite) -> No
 def test_a_killed_launcher_takes_its_rank_with_it_and_is_named(serving: EngineSite) -> None:
     worker = serving.cluster.machines[1]
     worker.run("sudo kill -9 $(systemctl show bringup-r1-e2 -p MainPID --value)")
-    assert wait_for(lambda: not worker.run("pgrep -f VLLM::Worker || true").stdout.strip(), 60), \
+    assert wait_for(lambda: not worker.run("pgrep -f [V]LLM::Worker || true").stdout.strip(), 60), \
         "systemd ends what is left of a unit whose first process died"
     done = serving.run("status")
     assert done.returncode == 4 and "e2" in done.stdout and "by signal 9" in done.stdout, done.stdout
@@ -51,7 +51,7 @@ def test_a_killed_launcher_takes_its_rank_with_it_and_is_named(serving: EngineSi
 
 def test_a_killed_engine_of_the_head_is_named(serving: EngineSite) -> None:
     head = serving.cluster.machines[0]
-    head.run("sudo kill -9 $(pgrep -f VLLM::EngineCore)")
+    head.run("sudo kill -9 $(pgrep -f [V]LLM::EngineCore)")
     done = serving.run("status")
     assert done.returncode == 4 and "e1" in done.stdout, done.stdout
 
