@@ -123,7 +123,7 @@ def test_a_stop_while_it_loads_leaves_nothing(stopped: EngineSite) -> None:
     head = stopped.cluster.machines[0]
     stopped.write(distributed_timeout=62)
     run = stopped.start("provision", "--yes")
-    assert wait_for(lambda: "EngineCore" in head.run("pgrep -fa EngineCore || true").stdout, 300)
+    assert wait_for(lambda: "EngineCore" in head.run("pgrep -fa [E]ngineCore || true").stdout, 300)
     run.send_signal(2)
     assert run.wait(timeout=120) == 130, run.communicate()[0]
     began = time.monotonic()
