@@ -62,6 +62,8 @@ def test_a_killed_worker_comes_back_with_its_replica_and_no_run_looks(site: Mach
 
 @pytest.mark.full
 def test_a_node_that_was_off_and_names_another_release_starts_nothing(site: Machines) -> None:
+    site.write(watcher={"silence": 10})
+    site.good("provision", "--yes")  # there is another release then
     site.write(context_length=65536, watcher={"silence": 10})
     endpoint = endpoint_of(site.good("provision", "--yes"))
     link = Path(site.cluster["m3"].root) / "opt/bringup/current"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from bringup.lab.processes import TOKEN_VARIABLE, alive, boot_id, end, read, recorded, with_token
@@ -14,8 +15,11 @@ def test_a_process_is_known_by_pid_and_start(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "600"], env={**os.environ, TOKEN_VARIABLE: "tok-1"},
                              start_new_session=True)
     try:
-        found = read(child.pid)
-        assert found is not None and found.command == "sleep 600" and found.parent == os.getpid()
+        # its command line is there a moment after the process is
+        until = time.monotonic() + 10
+        while (found := read(child.pid)) is None or (found.command != "sleep 600" and time.monotonic() < until):
+            time.sleep(0.01)
+        assert found.command == "sleep 600" and found.parent == os.getpid()
         assert alive(child.pid, found.start) and not alive(child.pid, found.start + 1)
         assert [process.pid for process in with_token("tok-1")] == [child.pid]
         assert with_token("tok") == []
