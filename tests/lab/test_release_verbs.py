@@ -197,6 +197,7 @@ time.time = lambda: _time() + _off
 @pytest.mark.parametrize("off", [3600.0, -3600.0])
 def test_a_controller_whose_clock_is_wrong_neither_waits_nor_takes_over(site: Site, off: float) -> None:
     """A living run of the same operator is refused at once; one that was cut off is gone on with."""
+    site.run("lab.up")
     folder = site.folder / "clock"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(SHIFTED)
