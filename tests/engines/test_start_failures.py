@@ -102,23 +102,6 @@ def test_an_absent_head_is_named(stopped: EngineSite) -> None:
     assert "e1" in told.splitlines()[0], told
 
 
-def test_a_rank_that_is_there_already_is_named(stopped: EngineSite) -> None:
-    """A worker of an earlier start that nobody knows of has the place of ours."""
-    worker = stopped.cluster.machines[1]
-    stopped.write(distributed_timeout=120)
-    stopped.good("provision", "--yes")
-    release = worker.run("readlink -f /opt/bringup/current").stdout.strip()
-    stopped.good("stop", "--yes")
-    worker.run("sudo systemd-run --unit=stray --uid=bringup --setenv=HOME=/var/tmp "
-               f"sh {release}/launch/r1-e2.sh")
-    try:
-        done = stopped.run("provision", "--yes")
-    finally:
-        worker.run("sudo systemctl kill -s KILL stray")
-    assert done.returncode in (1, 4), done.stdout
-    assert "e2" in done.stdout and ("stray" in done.stdout or "rank" in done.stdout), done.stdout
-
-
 def test_a_stop_while_it_loads_leaves_nothing(stopped: EngineSite) -> None:
     head = stopped.cluster.machines[0]
     stopped.write(distributed_timeout=62)
