@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +16,6 @@ from typing import Any
 import pytest
 from folder_fleet import FolderFleet
 
-from bringup.agent.modules import kernel_share
-from bringup.agent.task import Failure
 from bringup.base.errors import FindingError
 from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Result, Status
@@ -418,51 +414,6 @@ def test_a_release_runs_with_the_kernels_of_its_deployment(tmp_path: Path) -> No
 
 
 # transfers
-
-
-def offered(tmp_path: Path, keys: list[bytes], content: bytes) -> tuple[int, str]:
-    packed = tmp_path / "packed"
-    packed.write_bytes(content)
-    server = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=kernel_share.serve, args=(server, str(packed), len(content), list(keys), 60.0),
-                     daemon=True).start()
-    return server.getsockname()[1], hashlib.sha256(content).hexdigest()
-
-
-def test_a_key_opens_one_transfer_and_no_second(tmp_path: Path) -> None:
-    key, other = os.urandom(32), os.urandom(32)
-    content = os.urandom(3 << 20)
-    port, digest = offered(tmp_path, [key, other], content)
-    target = tmp_path / "came"
-    kernel_share.receive("127.0.0.1", port, key, str(target), len(content), digest)
-    assert target.read_bytes() == content
-    with pytest.raises(Failure):
-        kernel_share.receive("127.0.0.1", port, key, str(target), len(content), digest)
-    with pytest.raises(Failure):
-        kernel_share.receive("127.0.0.1", port, os.urandom(32), str(target), len(content), digest)
-    kernel_share.receive("127.0.0.1", port, other, str(target), len(content), digest)
-
-
-def test_what_came_is_compared_with_what_was_told(tmp_path: Path) -> None:
-    key = os.urandom(32)
-    port, _ = offered(tmp_path, [key], b"x" * 100)
-    with pytest.raises(Failure, match="not what was offered"):
-        kernel_share.receive("127.0.0.1", port, key, str(tmp_path / "came"), 100, "0" * 64)
-
-
-def test_a_stranger_that_listens_there_is_found_out(tmp_path: Path) -> None:
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def answer() -> None:
-        sock, _ = server.accept()
-        sock.sendall(kernel_share.MAGIC + os.urandom(32))
-        sock.recv(64)
-        sock.sendall(os.urandom(32) + b"%020d" % 5 + b"wrong")
-        sock.close()
-
-    threading.Thread(target=answer, daemon=True).start()
-    with pytest.raises(Failure, match="does not have the key"):
-        kernel_share.receive("127.0.0.1", server.getsockname()[1], os.urandom(32), str(tmp_path / "came"), 5, "0" * 64)
 
 
 def test_an_offer_ends_with_its_call_and_holds_nothing(site: Site) -> None:

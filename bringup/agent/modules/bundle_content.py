@@ -56,7 +56,7 @@ def codename():
                 if line.startswith("VERSION_CODENAME="):
                     return line.split("=", 1)[1].strip().strip("\"'")
     except OSError:
-        pass
+        pass  # a system that does not say its release has none here
     return "unknown"
 
 

@@ -105,7 +105,7 @@ def home(place, owner):
         if os.stat(owner[3]).st_uid == owner[1]:
             return owner[3]
     except OSError:
-        pass
+        pass  # the account has none, or one that we may not see: it gets one of ours
     return os.path.join(place.root, "cache", "home-" + owner[0])
 
 

@@ -150,7 +150,7 @@ def test_without_addresses_nothing_is_asked_and_nothing_said() -> None:
     assert by_check(findings_of(healthy(), PLANNED), "net.fetch")[0].verdict is Verdict.SKIP
 
 
-@pytest.mark.parametrize("value", ["pypi.org", "ftp://x/", "https://user:pw@x/", ["http://a/", 7]])
+@pytest.mark.parametrize("value", ["mirror.example", "ftp://x/", "https://user:pw@x/", ["http://a/", 7]])
 def test_addresses_of_the_inventory_are_checked(value: Any) -> None:
     with pytest.raises(InputError, match="bringup_urls"):
         _site({"bringup_urls": value})
