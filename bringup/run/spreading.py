@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import secrets
 import time
 import zipfile
@@ -19,7 +20,9 @@ from functools import lru_cache
 from typing import Any
 
 from bringup.agent import bootstrap
+from bringup.base.events import Note
 from bringup.base.results import Result, Status
+from bringup.base.text import fold_hosts
 from bringup.run.actions import Blob, Call, Fleet
 
 PIECE = 4 << 20
@@ -126,7 +129,8 @@ class _Spreading:
         self.fleet = fleet
         self.wanted = wanted
         self.told = told
-        self.key = secrets.token_hex(32)
+        self.key = ""
+        self.mark = ""
         self.entries: list[Mapping[str, Any]] = []
         self.ports: dict[str, tuple[str, int]] = {}
         self.results: dict[str, Result] = {}
@@ -148,8 +152,10 @@ class _Spreading:
             return self.planned()
         if not self.wanted.direct and not self.wanted.upstream:
             return {host: self.through_here(host) for host in self.wanted.takers}
-        found = self.begin()
-        self.follow(found)
+        found = self.attach() or self.begin()
+        if not self.follow(found):
+            found = self.begin()
+            self.follow(found)
         self.close(found)
         # where hosts do not reach each other, the source's files come through here
         if self.whole_at_source():
@@ -168,18 +174,38 @@ class _Spreading:
 
     # starting: level by level, for a host must know the ports of those above it
 
+    def attach(self) -> list[str]:
+        """The hosts, where all of them still work for one earlier beginning that wanted the same; else none."""
+        hosts = [self.wanted.source, *self.wanted.takers]
+        states = self.ask({host: {"action": "status"} for host in hosts})
+        marks = {str(result.data.get("mark")) for result in states.values()}
+        if any(result.bad or result.data.get("job") != "running" or result.data.get("error")
+               for result in states.values()) or len(marks) != 1 or marks.pop().partition("-")[2] != self.wish():
+            return []
+        self.attached = set(hosts)
+        self.fleet.emit(Note("an earlier run's copying goes on here and is followed", host=fold_hosts(hosts)))
+        return hosts
+
+    def wish(self) -> str:
+        """A digest of what this transfer is to do: one that was begun for something else is not followed."""
+        wanted = self.wanted
+        upstream = {key: value for key, value in (wanted.upstream or {}).items() if key != "token"}
+        text = json.dumps([list(map(dict, self.entries)), wanted.source, list(wanted.takers), wanted.rate, upstream,
+                           wanted.fan_out, wanted.streams, {host: list(names) for host, names in wanted.again.items()
+                                                            if names}], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def begin(self) -> list[str]:
-        """Start or find every host's part; the hosts that work."""
+        """Start every host's part with a new key; the hosts that work. What an earlier run left is ended first."""
+        self.key = secrets.token_hex(32)
+        self.mark = f"{secrets.token_hex(8)}-{self.wish()}"
+        self.attached, self.ports, self.results = set(), {}, {}
         source = self.wanted.source
-        hosts = [source, *self.wanted.takers]
-        before = self.ask({host: {"action": "status"} for host in hosts})
+        before = self.ask({host: {"action": "status"} for host in [source, *self.wanted.takers]})
         running = {host for host, result in before.items()
                    if not result.bad and result.data.get("job") in ("running", "starting")}
-        if running == set(hosts) and all(not before[host].data.get("error") for host in hosts):
-            self.attached = set(hosts)
-            return hosts
         if running:
-            # not all of it runs: the key of those that do is lost with the run that made it
+            # the key of those that run is lost with the run that made it
             self.ask({host: {"action": "end"} for host in running})
         working = []
         root: list[tuple[str, list[str]]] = [(source, [])]
@@ -205,7 +231,8 @@ class _Spreading:
         own = self.fleet.variables(host).get("cluster_address")
         args: dict[str, Any] = {
             "action": "start", "entries": self.entries, "again": list(self.wanted.again.get(host, ())),
-            "key": self.key, "parents": [list(parent) for parent in parents], "streams": self.wanted.streams,
+            "key": self.key, "mark": self.mark, "parents": [list(parent) for parent in parents],
+            "streams": self.wanted.streams,
             "towards": [reached_by(self.fleet, other) for other in others[:4]], "patience": self.wanted.patience,
         }
         if own:
@@ -218,8 +245,9 @@ class _Spreading:
 
     # following
 
-    def follow(self, hosts: Sequence[str]) -> None:
-        """Until every host has all of it or has failed."""
+    def follow(self, hosts: Sequence[str]) -> bool:
+        """Until every host has all of it or has failed. False as soon as what an earlier run began has broken off:
+        its processes may have ended with that run, and a new beginning tells what is really in the way."""
         waiting = list(hosts)
         while waiting:
             states = self.ask({host: {"action": "status", "wait": WAIT} for host in waiting})
@@ -230,6 +258,10 @@ class _Spreading:
                     continue
                 state = result.data
                 self.told(host, state)
+                if state.get("error") and self.attached:
+                    self.fleet.emit(Note(f"the earlier run's copying broke off ({state['error'].get('message')}); "
+                                         "begun again with what came", host=host))
+                    return False
                 if state.get("error"):
                     self.results[host] = self.failed(host, **_error(state["error"]))
                     waiting.remove(host)
@@ -238,6 +270,7 @@ class _Spreading:
                     self.results[host] = Result(host, "tree_transfer", Status.CHANGED if came else Status.OK,
                                                 data=dict(state), module="tree_transfer")
                     waiting.remove(host)
+        return True
 
     def close(self, hosts: Sequence[str]) -> None:
         """Nobody needs more: all processes may go."""

@@ -56,8 +56,6 @@ def test_input_that_is_wrong_is_refused_with_its_line_and_nothing_is_contacted(s
     assert done.returncode == 2 and "names no weights to be fetched" in done.stdout
 
 
-@pytest.mark.xfail(strict=False, reason="a taker whose job ended with the interrupted run is told as lost, not begun "
-                                        "again; the run after that brings it")
 @pytest.mark.full
 def test_interrupted_it_says_so_and_the_next_run_goes_on_with_what_came(site: Fetching) -> None:
     site.use(rate="1 MB/s")

@@ -164,8 +164,9 @@ class _Job(object):
                 out["msg"] = status["msg"]
             return out
         if "supervisor" not in job:
-            fresh = job.get("boot") == pids.boot_id() and time.time() - job.get("asked", 0) < START
-            out["state"] = "starting" if fresh else "lost"
+            out["state"] = "starting" if self.coming(job) else "lost"
+            if out["state"] == "lost":
+                out["msg"] = "it was cut off while it was being started"
         elif self.alive(job):
             out["state"] = "running"
         else:
@@ -175,8 +176,24 @@ class _Job(object):
         return out
 
     def alive(self, job):
-        return job.get("boot") == pids.boot_id() and (
+        return "supervisor" in job and job.get("boot") == pids.boot_id() and (
             pids.start_time(job["supervisor"]) == job.get("supervisor_started"))
+
+    def coming(self, job):
+        """Whether a job without a supervisor may still get one: for some seconds, unless who would start it is gone."""
+        if job.get("boot") != pids.boot_id() or not 0 <= time.time() - job.get("asked", 0) < START:
+            return False
+        starter, started = job.get("starter") or (0, "")
+        return os.path.exists(self.path("launched")) or not starter or pids.start_time(starter) == started
+
+    def decided(self):
+        """The state once it is no longer `starting`: a start that was cut off is told from one that goes on."""
+        until = time.time() + START + 1.0
+        state = self.state()
+        while state["state"] == "starting" and time.time() < until:
+            time.sleep(0.02)
+            state = self.state()
+        return state
 
 
 def _size(path):
@@ -190,9 +207,9 @@ def _start(task):
     args = task.args
     job = _Job(task.root, _id(args))
     digest = _digest(args)
-    before = job.state()
+    before = job.decided()
     known = (job.read("job.json") or {}).get("digest")
-    if before["state"] in ("running", "starting"):
+    if before["state"] == "running":
         if known != digest:
             raise Failure("the job %s is running another command" % job.name, found=before.get("argv"),
                           next="follow it, or cancel it first")
@@ -224,14 +241,14 @@ def _prepare(task, job, digest):
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Failure("another session is starting the job %s now" % job.name)
-        for name in ("output", "status.json", "job.json"):
+        for name in ("output", "status.json", "job.json", "launched"):
             _remove(job.path(name))
         environment = task.command_environment(args.get("environment"))
         environment.pop("BRINGUP_RUN", None)
         _write(job.path("spec.json"), {"argv": _argv(args), "chdir": args.get("chdir"), "environment": environment})
         _write(job.path("job.json"), {
             "id": job.name, "argv": _argv(args), "digest": digest, "run": task.run_id, "boot": pids.boot_id(),
-            "asked": time.time()})
+            "asked": time.time(), "starter": [os.getpid(), pids.start_time(os.getpid())]})
         with open(job.path("run.py"), "w") as handle:
             handle.write(SUPERVISOR)
         os.close(guard)
@@ -242,6 +259,7 @@ def _prepare(task, job, digest):
 
 def _launch(task, job):
     """Start the supervisor; the name of the manager that keeps it."""
+    _write(job.path("launched"), True)
     words = [sys.executable or "python3", "-SIE", job.path("run.py"), job.folder,
              os.path.join(task.root, "state", "lock.jobs"), task.run_id or "-"]
     if os.geteuid() == 0 and os.path.isdir("/run/systemd/system"):
@@ -289,8 +307,8 @@ def _read_from(path, offset, limit):
 
 
 def _cancel(task, job):
-    before = job.state()
-    if before["state"] not in ("running", "starting"):
+    before = job.decided()
+    if before["state"] != "running":
         return dict(before, changed=False)
     if task.check:
         return dict(before, changed=True)

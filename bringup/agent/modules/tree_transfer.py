@@ -3,8 +3,9 @@
 `action`
     list    the files of `path` (entries, see bringup.agent.transfer.tree) and the room there; with `upstream` the
             files that the hub names, and the commit
-    start   start this host's part as a job, or find it running: `transfer` names it, `program` is the SHA-256 of the
-            packed program that was sent along. The port that it gives on is in the answer
+    start   start this host's part as a job, or find it running: `transfer` names it, `mark` tells one beginning of it
+            from another (each has a key of its own), `program` is the SHA-256 of the packed program that was sent
+            along. The port that it gives on is in the answer
     status  how far it is; with `wait` up to so many seconds until it has ended or is whole
     end     let it go: those below need nothing more
     read    `length` bytes of a file at `offset`, base64, and its SHA-256 with `whole`; `write` puts such a piece
@@ -34,6 +35,7 @@ ARGUMENTS = {
                "choices": ["list", "start", "status", "end", "read", "write", "left", "finish"]},
     "path": {"type": "path"},
     "transfer": {"type": "str"},
+    "mark": {"type": "str"},
     "program": {"type": "str"},
     "entries": {"type": "list", "default": []},
     "again": {"type": "list", "default": []},
@@ -139,7 +141,7 @@ def _start(task):
         return {"changed": bool(store.missing()), "missing": len(store.missing())}
     before = _ask_job(task, action="status")
     told = _told(task)
-    if before["state"] in ("running", "starting") and told and not told.get("error"):
+    if before["state"] == "running" and told and not told.get("error") and told.get("mark") == args.get("mark"):
         return dict(told, changed=False, attached=True, job=before["state"])
     if before["state"] in ("running", "starting"):
         _ask_job(task, action="cancel")
@@ -175,7 +177,7 @@ def _start(task):
 
 def _spec(args, folder, path):
     address = args.get("address") or _route(args.get("towards") or [])
-    return {"transfer": _name(args), "state": folder, "dest": path, "staging": staging(path),
+    return {"transfer": _name(args), "mark": args.get("mark"), "state": folder, "dest": path, "staging": staging(path),
             "entries": args["entries"], "again": args.get("again") or [], "key": args["key"], "listen": address,
             "parents": args.get("parents") or [], "upstream": args.get("upstream"), "rate": args.get("rate"),
             "streams": args.get("streams"), "patience": args.get("patience"), "linger": args.get("linger")}

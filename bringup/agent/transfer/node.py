@@ -1,7 +1,7 @@
 """One host's part of a transfer, run as a job: take what is missing, give what is whole, tell how far it is.
 
 Started with the path of a JSON file, which it reads and removes:
-transfer  name of this transfer; a controller that comes back finds its own by it
+transfer  name of this transfer; a controller that comes back finds its own by it; `mark` of this beginning of it
 state     folder for `state.json`; a file `leave` there ends the process once it is done
 dest, staging, entries, again     the tree (see tree.py)
 key       hex, shared by all hosts of this transfer
@@ -89,7 +89,8 @@ class Node(object):
 
     def told(self):
         """What is known of this host's part, as `state.json` has it."""
-        return {"transfer": self.spec["transfer"], "bytes": self.store.here(), "of": self.store.size(),
+        return {"transfer": self.spec["transfer"], "mark": self.spec.get("mark"),
+                "bytes": self.store.here(), "of": self.store.size(),
                 "files": len(self.store.whole), "files_of": len(self.store.entries), "received": self.received,
                 "sent": self.server.sent if self.server else 0, "seconds": round(time.time() - self.began, 3),
                 "complete": self.complete, "error": self.error, "source": self.source.source(),

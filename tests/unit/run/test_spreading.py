@@ -152,6 +152,71 @@ def test_the_rate_holds_and_a_run_that_comes_back_finds_the_copying(rig: Rig) ->
     assert second["n2"].status is Status.CHANGED
 
 
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(rig: Rig, **given: Any) -> None:
+    """A run that is cut off while its copying goes on: what it started stays."""
+    def told(host: str, state: Mapping[str, Any]) -> None:
+        if host == "n2":
+            raise Interrupted()
+
+    rig.folder("n2").parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Interrupted):
+        spread(rig.fleet, Spread(name=rig.name, path={h: str(rig.folder(h)) for h in HOSTS}, source="n1",
+                                 takers=("n2",), patience=30.0, rate=MB, **given), told)
+
+
+def killed(rig: Rig, host: str) -> Path:
+    """End a host's part and its supervisor as a power cut does; the folder of its job."""
+    folder = Path(str(rig.fleet.paths(host).root)) / "jobs" / f"transfer-{rig.name}"
+    job = json.loads((folder / "job.json").read_text())
+    for pid in (job["supervisor"], job["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    return folder
+
+
+def test_a_start_that_an_interrupted_run_left_half_done_is_begun_again(rig: Rig) -> None:
+    rig.fill({f"{index}.bin": MB for index in range(4)})
+    interrupted(rig)
+    folder = killed(rig, "n2")
+    job = json.loads((folder / "job.json").read_text())
+    for name in ("supervisor", "supervisor_started", "pid", "started", "began"):
+        del job[name]
+    (folder / "job.json").write_text(json.dumps({**job, "asked": time.time()}))
+    result = rig.spread(takers=("n2",), rate=MB)["n2"]
+    assert result.status is Status.CHANGED, result
+    assert same(rig.folder("n1"), rig.folder("n2"))
+
+
+@pytest.mark.parametrize("host", ["n1", "n2"])
+def test_a_copying_that_ends_while_it_is_followed_again_is_begun_again(rig: Rig, host: str) -> None:
+    rig.fill({f"{index}.bin": MB for index in range(4)})
+    interrupted(rig)
+    died: list[str] = []
+
+    def told(seen: str, state: Mapping[str, Any]) -> None:
+        if not died:
+            died.append(host)
+            killed(rig, host)
+
+    result = spread(rig.fleet, Spread(name=rig.name, path={h: str(rig.folder(h)) for h in HOSTS}, source="n1",
+                                      takers=("n2",), patience=30.0, rate=MB), told)["n2"]
+    assert died and result.status is Status.CHANGED, result
+    assert same(rig.folder("n1"), rig.folder("n2"))
+
+
+def test_a_copying_that_was_begun_with_another_rate_is_not_followed(rig: Rig) -> None:
+    rig.fill({f"{index}.bin": MB for index in range(4)})
+    interrupted(rig)
+    before = json.loads((Path(str(rig.fleet.paths("n2").root)) / "state/transfers" / rig.name /
+                         "state.json").read_text())
+    result = rig.spread(takers=("n2",), rate=64 * MB)["n2"]
+    assert result.status is Status.CHANGED and result.data["pid"] != before["pid"]
+    assert same(rig.folder("n1"), rig.folder("n2"))
+
+
 def test_a_host_in_the_middle_of_the_tree_dies_and_those_below_take_from_the_one_above(rig: Rig) -> None:
     rig.fill({f"{index}.bin": MB for index in range(6)})
     done: list[dict[str, Result]] = []
