@@ -10,7 +10,7 @@ from typing import Any
 
 from bringup.releases.contract import WORDS
 from bringup.serving.contract.check import Served
-from bringup.serving.contract.request import CHAT, Request, Response
+from bringup.serving.contract.request import CHAT, RESPONSES, Request, Response
 from bringup.serving.contract.run import check_contract
 
 NONCE = "kestrel4711"
@@ -92,6 +92,8 @@ class IdealEngine:
     def _one(self, request: Request) -> Response:
         if request.headers.get("Authorization"):
             return Response(request.id, 401)
+        if request.path == RESPONSES:
+            return _item_answer(request)
         if request.path != CHAT:
             return Response(request.id, 200, json.dumps({"data": [{"id": MODEL}]}))
         body = request.body
@@ -135,6 +137,28 @@ def _response(request: Request, said: Answer, prompt: int) -> Response:
     events = [json.dumps({**common, "object": "chat.completion.chunk", "choices": [chunk]}) for chunk in chunks]
     events.append(json.dumps({**common, "object": "chat.completion.chunk", "choices": [], "usage": usage}))
     return Response(request.id, 200, events=tuple((0.01 * at, text) for at, text in enumerate([*events, "[DONE]"])))
+
+
+def _item_answer(request: Request) -> Response:
+    """The same answer by /v1/responses: the question stands in `input`."""
+    said = answer({"messages": [{"role": "user", "content": request.body["input"]}]})
+    output: list[dict[str, Any]] = [{"type": "reasoning", "id": "rs_1", "summary": [], "content": [
+        {"type": "reasoning_text", "text": said.reasoning}]}]
+    output += [{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [
+        {"type": "output_text", "text": said.content, "annotations": []}]}] if said.content else []
+    output += [{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": name,
+                "arguments": json.dumps(arguments), "status": "completed"} for name, arguments in said.calls]
+    whole = {"id": "resp_1", "object": "response", "created_at": 1, "model": MODEL, "status": "completed",
+             "output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    if not request.stream:
+        return Response(request.id, 200, json.dumps(whole))
+    pieces = [("reasoning_text", said.reasoning), ("output_text", said.content),
+              *(("function_call_arguments", json.dumps(arguments)) for _, arguments in said.calls)]
+    events = [{"type": "response.created", "response": whole},
+              *({"type": f"response.{kind}.delta", "delta": text} for kind, text in pieces if text),
+              {"type": "response.completed", "response": whole}]
+    return Response(request.id, 200, events=tuple(
+        (0.01 * at, json.dumps({**event, "sequence_number": at})) for at, event in enumerate(events)))
 
 
 def _pieces(text: str) -> list[str]:

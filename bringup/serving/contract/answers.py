@@ -133,6 +133,9 @@ def _length(served: Served, answers: Answers) -> Judgement:
     message = read_message(answers["cut"])
     if message.finish_reason != "length":
         return Judgement(f"finish_reason is {message.finish_reason} after 3 tokens", "length")
+    if served.reasoning and message.content and not message.reasoning:
+        return Judgement(f"cut in its thinking, the answer has that as content: {message.content[:60]!r}",
+                         "what was thought so far as reasoning")
     return Judgement(", ".join(message.leaks()) or None)
 
 

@@ -27,9 +27,12 @@ def cause_of(check: str, problem: str, served: Served, mend: str | None = None) 
     if "HTTP 401" in problem or check == "key.refused":
         return "the engine and this deployment do not have the same key", "the key reaches the engine as VLLM_API_KEY"
     area = check.split(".")[0]
+    if area == "responses" and "tool call" not in problem and "</think>" not in problem:
+        return ("the engine's /v1/responses, which is younger than its chat: this breaks there alone when the checks "
+                "of chat pass", "a newer engine; until then clients on /v1/chat/completions")
     if area == "tools" or "tool call" in problem or "calls" in problem:
         return _tools(check, problem, served, mend)
-    if area == "thinking" or "reasoning" in problem or "</think>" in problem:
+    if area == "thinking" or any(word in problem for word in ("reasoning", "</think>", "in its thinking")):
         return _thinking(check, problem, served)
     return _others(check, problem, mend)
 
@@ -86,6 +89,8 @@ def _thinking(check: str, problem: str, served: Served) -> tuple[str, str | None
                 "the model's own chat_template.jinja (no --chat-template), a newer engine")
     if check == "thinking.off" and "though thinking is off" in problem:
         return "the template ignores enable_thinking", "the model's own chat_template.jinja (no --chat-template)"
+    if check == "finish.length":
+        return "the parser takes thinking that was cut for content", mend
     if check == "thinking.turns":
         return "the parser loses the end of the thinking behind earlier tool calls", mend
     return f"{THINK} does not part thinking from content", mend

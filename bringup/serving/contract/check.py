@@ -56,10 +56,11 @@ class Served:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a check went: no problem is well, else what is wrong and what was expected."""
+    """How a check went: no problem is well, else what is wrong and what was expected. `skip` is why it is not asked."""
 
     problem: str | None
     expected: str | None = None
+    skip: str | None = None
 
 
 GOOD = Judgement(None)

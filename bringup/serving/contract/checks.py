@@ -12,10 +12,12 @@ from bringup.serving.contract.check import Check as Check
 from bringup.serving.contract.check import Judgement as Judgement
 from bringup.serving.contract.check import Served as Served
 from bringup.serving.contract.load import LOAD
+from bringup.serving.contract.responses import RESPONSE_CHECKS
 from bringup.serving.contract.thinking import THINKING
 from bringup.serving.contract.tools import TOOLS
 
-CHECKS: tuple[Check, ...] = (REFUSALS[0], *ANSWERS, *THINKING, *TOOLS, *STREAMS, *ENDS, *REFUSALS[1:], *LOAD)
+CHECKS: tuple[Check, ...] = (REFUSALS[0], *ANSWERS, *THINKING, *TOOLS, *STREAMS, *RESPONSE_CHECKS, *ENDS, *REFUSALS[1:],
+                             *LOAD)
 
 
 def chosen(patterns: Sequence[str], checks: Sequence[Check] = CHECKS) -> tuple[Check, ...]:

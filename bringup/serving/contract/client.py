@@ -14,9 +14,10 @@ from functools import lru_cache
 import httpx2
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import ValidationError
 
-from bringup.serving.contract.request import CHAT, Request
+from bringup.serving.contract.request import CHAT, RESPONSES, Request
 
 NOWHERE = "http://endpoint.invalid/v1"
 """The client's base URL; nothing is ever sent there."""
@@ -48,22 +49,25 @@ class _Given(httpx2.BaseTransport):
         return httpx2.Response(200, content=self.content, headers={"content-type": self.kind}, request=request)
 
 
-def _client(transport: httpx2.BaseTransport) -> openai.OpenAI:
-    return openai.OpenAI(api_key="none", base_url=NOWHERE, max_retries=0, _strict_response_validation=True,
+def _client(transport: httpx2.BaseTransport, *, strict: bool = True) -> openai.OpenAI:
+    return openai.OpenAI(api_key="none", base_url=NOWHERE, max_retries=0, _strict_response_validation=strict,
                          http_client=httpx2.Client(transport=transport, trust_env=False))
 
 
 def as_client_sends(request: Request) -> Request:
-    """The same request with the body and headers that OpenAI's client makes of it. Others than chat, and bodies that
-    are wrong on purpose, stay as they are."""
+    """The same request with the body and headers that OpenAI's client makes of it. Other paths than those of chat and
+    responses, and bodies that are wrong on purpose, stay as they are."""
     body = request.body
-    if request.path != CHAT or not isinstance(body, Mapping) or request.raw:
+    if request.path not in (CHAT, RESPONSES) or not isinstance(body, Mapping) or request.raw:
         return request
     known = {key: value for key, value in body.items() if key not in _OURS}
     extra = {key: value for key, value in body.items() if key in _OURS}
     transport = _Kept()
     with _client(transport) as client:
-        client.chat.completions.with_raw_response.create(**known, extra_body=extra or None)
+        if request.path == CHAT:
+            client.chat.completions.with_raw_response.create(**known, extra_body=extra or None)
+        else:
+            client.responses.with_raw_response.create(**known, extra_body=extra or None)
     sent = transport.request
     assert sent is not None
     headers = {name: value for name, value in sent.headers.items() if name.lower() not in _LEFT_OUT}
@@ -80,10 +84,43 @@ def read_whole(body: str) -> ChatCompletion:
             raise ValueError(_first(error, "the answer")) from None
 
 
+def read_response(body: str) -> Response:
+    """A whole answer of /v1/responses as the client gives it. Raises ValueError.
+
+    Only the details of usage are not taken strictly: OpenAI's types ask for counts there that older engines lack.
+    """
+    json.loads(body)
+    given = _Given(body.encode("utf-8"), "application/json")
+    try:
+        with _client(given) as client:
+            return client.responses.create(model="any", input="")
+    except openai.OpenAIError as error:
+        cause = error.__cause__ or error.__context__
+        if not isinstance(cause, ValidationError) or not all("usage" in one["loc"] for one in cause.errors()):
+            raise ValueError(_first(error, "the answer")) from None
+    with _client(given, strict=False) as client:
+        return client.responses.create(model="any", input="")
+
+
+def read_response_events(lines: Sequence[str]) -> list[ResponseStreamEvent]:
+    """The events of a stream of /v1/responses as the client gives them, from its data lines. Raises ValueError.
+
+    Kinds that the client does not know are passed on, as it does for its users; who reads them looks at what matters.
+    """
+    with _client(_Given(_as_stream(lines), "text/event-stream"), strict=False) as client:
+        try:
+            return list(client.responses.create(model="any", input="", stream=True))
+        except openai.OpenAIError as error:
+            raise ValueError(_first(error, "an event")) from None
+
+
+def _as_stream(lines: Sequence[str]) -> bytes:
+    return "".join(f"data: {line}\n\n" for line in lines).encode("utf-8")
+
+
 def read_stream(lines: Sequence[str]) -> list[ChatCompletionChunk]:
     """The chunks of a stream as the client gives them, from its data lines. Raises ValueError."""
-    content = "".join(f"data: {line}\n\n" for line in lines).encode("utf-8")
-    with _client(_Given(content, "text/event-stream")) as client:
+    with _client(_Given(_as_stream(lines), "text/event-stream")) as client:
         try:
             return list(_chunks(client))
         except openai.OpenAIError as error:

@@ -14,7 +14,8 @@ from bringup.serving.contract.request import error_text
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>")
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+         "</arg_value>")
 """Text of the model's own form that a parser must have taken away."""
 
 

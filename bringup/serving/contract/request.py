@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def _finding(check: Check, served: Served, answers: dict[str, Response] | None, 
         judgement = check.judge(served, answers)
     except ValueError as error:
         judgement = Judgement(str(error))
+    if judgement.skip:
+        return Finding(name, subject, Verdict.SKIP, f"{check.title}: {judgement.skip}")
     seconds = round(sum(response.seconds for response in answers.values()), 3)
     if judgement.problem is None:
         return Finding(name, subject, Verdict.PASS, check.title, data={"seconds": seconds})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from lab_engine_processes import FLAGS, free_port, model_folder, tell, vllm_alone, vllm_node
+from lab_engine_processes import FLAGS, EngineNode, free_port, model_folder, tell, vllm_alone, vllm_node
 
 from bringup.base.errors import InputError
 from bringup.base.verdicts import Verdict
@@ -84,6 +86,11 @@ FAULTS = [
     ("finish_twice", "stream.equal", "streaming"),
     ("not_streamed", "stream.usage", "collects"),
     ("length_ignored", "finish.length", "limits"),
+    ("cut_leak", "finish.length", "thinking that was cut"),
+    ("arg_key_lost", "tools.structured", "--tool-call-parser"),
+    ("empty_arguments", "tools.structured", "drafted tokens"),
+    ("responses_break", "responses.answer", "/v1/responses"),
+    ("responses_break", "responses.tools", "/v1/responses"),
     ("stop_ignored", "finish.stop", "limits"),
     ("bad_request_crashes", "request.bad", "on to the engine"),
     ("answers_mixed", "load.limit", "mixes requests"),
@@ -117,7 +124,28 @@ def test_every_fault_of_the_answers_stands_in_the_table(monkeypatch):
     assert set(faults.NAMES) - starting - keyed - {fault for fault, _, _ in FAULTS} == set()
 
 
+def test_every_check_has_a_failure_that_it_exists_for():
+    """A new check needs a failure of the lab engine that provokes it."""
+    provoked = {check for _, check, _ in FAULTS} | {"key.refused"}
+    assert {check.id for check in CHECKS} == provoked
+
+
+def test_the_table_of_the_docs_names_every_check_with_its_failures():
+    text = (Path(__file__).parents[4] / "docs/contract.md").read_text()
+    told = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r"`([a-z]+\.[a-z-]+)`", cells[0])
+        for name in names if len(cells) == 4 else ():
+            told[name] = set(re.findall(r"`([a-z_]+)`", cells[3]))
+    wanted = {"key.refused": {"key_ignored"}}
+    for fault, check, _ in FAULTS:
+        wanted.setdefault(check, set()).add(fault)
+    assert told == wanted
+
+
 @pytest.mark.parametrize(("fault", "only"), [
+    ("responses_break", {"responses.answer", "responses.tools"}), ("cut_leak", {"finish.length"}),
     ("same_ids", {"tools.parallel"}), ("types_lost", {"tools.typed", "tools.several"}),
     ("nested_as_text", {"tools.nested"}), ("stop_ignored", {"finish.stop"}), ("wrong_tool", {"tools.several"}),
     ("thinking_ignored", {"thinking.off"}), ("late_leak", {"thinking.turns"}),
@@ -200,6 +228,21 @@ def test_wrong_flags_are_named(tmp_path, flags, check, cause):
         assert "glm47" in found[check].mend or "string" in found[check].mend
     finally:
         node.end()
+
+
+def test_an_engine_without_responses_is_not_asked_for_them(tmp_path):
+    model = model_folder(tmp_path / "model")
+    port = free_port()
+    node = EngineNode(tmp_path / "sglang.log", "sglang.launch_server", [
+        "--model-path", str(model), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "glm-5.1",
+        "--tool-call-parser", "glm47", "--reasoning-parser", "glm45"], port)
+    try:
+        node.wait_ready(30)
+        found = findings(node, replace(SERVED, engine="sglang", argv=()), ["responses"])
+    finally:
+        node.end()
+    assert {finding.verdict for finding in found.values()} == {Verdict.SKIP}
+    assert "does not offer /v1/responses (HTTP 404)" in found["responses.answer"].summary
 
 
 def test_what_is_chosen():
