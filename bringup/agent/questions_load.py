@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 import time
 
+NO_TOOL = "no all_reduce_perf here, and no Python with torch"
+"""Why there is no all-reduce on a host that has neither: preflight then has nccl-tests built there."""
 DAEMONS = ("nvidia-persiste", "nv-hostengine", "dcgm", "nvidia-smi", "nv-fabricmanage", "nvitop")
 """Names of programs that look at devices and load none, as /proc cuts them."""
 IDLE_MIB = 1024
@@ -116,12 +118,19 @@ if count > 1:
 '''
 
 
-def busy(given):
-    """Why the devices of this host must not be loaded now; "" where they may."""
+def held_by_another(given):
+    """Whether another run than the one that asks (`run`) holds this host."""
     from bringup.agent.lock import Lock
 
     root = str(given.get("root") or "")
-    if root and Lock(root).is_held():
+    if not root or not Lock(root).is_held():
+        return False
+    return (Lock(root).read_record() or {}).get("run") != str(given.get("run") or "-")
+
+
+def busy(given):
+    """Why the devices of this host must not be loaded now; "" where they may."""
+    if held_by_another(given):
         return "another run holds this host"
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), os.getppid()):
@@ -294,7 +303,7 @@ def collective(given):
         return {"rc": rc, "stdout": "# %s\n%s" % (" ".join(argv), text)}
     python = torch_python(given)
     if python is None:
-        return _skip("no all_reduce_perf here, and no Python with torch")
+        return _skip(NO_TOOL)
     port = str(_free_port())
     rc, text = _outputs([[python, "-c", ALL_REDUCE, str(rank), str(count), port, str(largest), "127.0.0.1", str(rank),
                           str(seconds)]

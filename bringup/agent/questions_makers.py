@@ -16,10 +16,7 @@ _MPI = ("/usr/local/mpich*/bin/mpirun", "/usr/local/openmpi*/bin/mpirun", "/usr/
 
 def used(given, pattern):
     """Why devices whose files fit a pattern must not be loaded now; "" where they may."""
-    from bringup.agent.lock import Lock
-
-    root = str(given.get("root") or "")
-    if root and Lock(root).is_held():
+    if questions_load.held_by_another(given):
         return "another run holds this host"
     for name in sorted(os.listdir("/proc")):
         if not name.isdigit() or int(name) in (os.getpid(), os.getppid()):

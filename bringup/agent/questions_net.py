@@ -10,6 +10,8 @@ import subprocess
 import threading
 import time
 
+from bringup.agent.questions_load import held_by_another
+
 
 def tree(value):
     """A JSON answer."""
@@ -108,13 +110,10 @@ def meet(given):
 
     Gives for each own port whether it could be listened on, and for each peer's port what connecting came to.
     """
-    from bringup.agent.lock import Lock
-
     until = time.time() + float(given.get("seconds", 6))
     own, sockets = {}, []
     # another run may be about to start what binds these ports: they are left to it
-    busy = bool(given.get("root")) and Lock(str(given["root"])).is_held()
-    for port in [] if busy else given.get("listen", []):
+    for port in [] if held_by_another(given) else given.get("listen", []):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -10,6 +10,8 @@ import socket
 import threading
 import time
 
+from bringup.agent.questions_load import held_by_another
+
 STREAMS = 4
 """Connections of a stream: one is held back by the work of one core."""
 ROUND_TRIPS = 60
@@ -19,15 +21,9 @@ def _tree(value):
     return {"rc": 0, "stdout": json.dumps(value, sort_keys=True) + "\n"}
 
 
-def _held(given):
-    from bringup.agent.lock import Lock
-
-    return bool(given.get("root")) and Lock(str(given["root"])).is_held()
-
-
 def listen(given):
     """Listen on `address`:`port`, echo the small messages, swallow the streams; gives the bytes that came."""
-    if _held(given):
+    if held_by_another(given):
         return _tree({"error": "another run holds this host"})
     until = time.time() + float(given.get("seconds", 6))
     family = socket.AF_INET6 if ":" in str(given.get("address")) else socket.AF_INET
@@ -94,7 +90,7 @@ def _serve(sock):
 
 def dial(given):
     """Reach a listening host: `rtt_us`, the median of small messages, and `gbits` of a stream of `stream` seconds."""
-    if _held(given):
+    if held_by_another(given):
         return _tree({"error": "another run holds this host"})
     target = (str(given["address"]), int(given["port"]))
     until = time.time() + float(given.get("seconds", 6))
@@ -182,7 +178,7 @@ def perftest(given):
     """
     from bringup.agent import questions_load
 
-    if _held(given):
+    if held_by_another(given):
         return _tree({"error": "another run holds this host"})
     tool = shutil.which(str(given["tool"]), path=questions_load._path())
     if tool is None:

@@ -25,7 +25,7 @@ from bringup.preflight.gather import Gathered, gather
 from bringup.preflight.judge import Chosen, judge, subject_hosts
 from bringup.preflight.needs import headline, needs_of
 from bringup.preflight.redact import redacted
-from bringup.preflight.registry import View
+from bringup.preflight.registry import Check, View
 from bringup.preflight.replay import without_baseline
 from bringup.preflight.requirement import Need
 from bringup.preflight.show import facts_of
@@ -86,10 +86,10 @@ class Seen:
 def look(fleet: Fleet, args: Mapping[str, Any]) -> Seen:
     """Ask and judge all hosts; emits Findings and a StageSummary. Raises InputError for a wrong plan or filter."""
     chosen = Chosen(str(args.get("tier") or "fast"), _words(args.get("only")), _words(args.get("skip")))
-    chosen.select()
+    wanted = measures_of(chosen.select(), record=bool(args.get("record")))
     begun = time.monotonic()
     needs = needs_of(fleet.inventory, fleet.project, fleet.variables, fleet.hosts)
-    gathered = gather(fleet, needs, tier=chosen.tier)
+    gathered = gather(fleet, needs, tier=chosen.tier, wanted=wanted, build=True)
     views = views_of(gathered.answers, needs, fleet.hosts)
     if args.get("record"):
         # what is recorded now is not compared with what was recorded before
@@ -99,6 +99,14 @@ def look(fleet: Fleet, args: Mapping[str, Any]) -> Seen:
     fleet.emit(Findings(title, tuple(findings), tables(views)))
     fleet.emit(StageSummary(plural(len(fleet.hosts), "host"), verdict_line(findings)))
     return Seen(needs, gathered, views, findings)
+
+
+def measures_of(selected: Sequence[Check], *, record: bool) -> frozenset[str] | None:
+    """The probes that these checks read, so that nothing else is measured; None, for all, where a baseline is recorded
+    or compared with."""
+    if record or any(check.group == "baseline" for check in selected):
+        return None
+    return frozenset(probe for check in selected for probe in check.reads)
 
 
 def preflight(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:

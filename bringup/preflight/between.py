@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,17 +27,26 @@ TCP_SECONDS, RDMA_SECONDS = 7.0, 15.0
 Found = dict[Pair, dict[str, Any]]
 
 
-def measure(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers]) -> dict[str, Answers]:
-    """The hosts with what was measured from each to its partners (`pair.tcp`, `pair.rdma`): JSON by partner."""
+def measure(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers],
+            wanted: Collection[str] | None = None) -> dict[str, Answers]:
+    """The hosts with what was measured from each to its partners (`pair.tcp`, `pair.rdma`): JSON by partner.
+
+    `wanted` are the ids of the probes that are asked (both).
+    """
+    asked = [probe for probe in (TCP, RDMA) if wanted is None or probe in wanted]
+    if not asked:
+        return dict(answers)
     views = {host: View(Facts(found), needs[host]) for host, found in answers.items()}
     reasons = {host: why_not(view) for host, view in views.items()}
     hosts = [host for host, reason in reasons.items() if not reason]
     out = dict(answers)
-    tcp = _all(hosts, lambda pairs: _tcp(fleet, views, pairs), _slow_tcp) if len(hosts) > 1 else {}
+    tcp = _all(hosts, lambda pairs: _tcp(fleet, views, pairs), _slow_tcp) if TCP in asked and len(hosts) > 1 else {}
     ready = [host for host in hosts if _links(views[host])]
-    rdma = _all(ready, lambda pairs: _rdma(fleet, views, pairs), _slow_rdma) if len(ready) > 1 else {}
+    rdma = (_all(ready, lambda pairs: _rdma(fleet, views, pairs), _slow_rdma)
+            if RDMA in asked and len(ready) > 1 else {})
     for host in answers:
-        for probe, found in ((TCP, tcp), (RDMA, rdma)):
+        for probe in asked:
+            found = tcp if probe == TCP else rdma
             mine = {other: one for (own, other), one in found.items() if own == host}
             if mine:
                 answer = Answer(probe, stdout=json.dumps(mine, indent=1, sort_keys=True) + "\n")

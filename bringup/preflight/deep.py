@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from bringup.agent.questions_load import NO_TOOL
+from bringup.base.events import Note
+from bringup.base.text import fold_hosts
 from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.checks.process import Owners
 from bringup.preflight.facts import Facts
@@ -12,22 +15,59 @@ from bringup.preflight.needs import questions
 from bringup.preflight.probes import Probe, loading
 from bringup.preflight.registry import View
 from bringup.preflight.requirement import Need
+from bringup.preflight.tools import build_nccl_tests, by_hand
 from bringup.preflight.unread import Unread
 from bringup.run.actions import Call, Fleet
 
+ALL_REDUCE = "load.all_reduce"
 
-def load(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers]) -> dict[str, Answers]:
-    """The hosts with the answers of the loading probes; where a host must not be loaded, with the reason."""
-    calls, asked, out = {}, {}, dict(answers)
+
+def load(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers], wanted: Collection[str] | None = None,
+         *, build: bool = False) -> dict[str, Answers]:
+    """The hosts with the answers of the loading probes; where a host must not be loaded, with the reason.
+
+    `wanted` are the ids of the probes that are asked (all). With `build`, a host that has neither nccl-tests nor torch
+    gets nccl-tests built where it can.
+    """
+    asked: dict[str, list[Probe]] = {}
+    out = dict(answers)
     for host, found in answers.items():
         view = View(Facts(found), needs[host])
-        probes = loading(view.platform)
+        probes = [probe for probe in loading(view.platform) if wanted is None or probe.id in wanted]
         reason = why_not(view)
         if reason:
             out[host] = _with(found, [Answer(probe.id, rc=None, skipped=reason) for probe in probes])
         elif probes:
             asked[host] = probes
-            calls[host] = _call(probes, host, needs[host], root=needs[host].privileged and not found.notes)
+    out = _asked(fleet, needs, out, asked)
+    lacking = [host for host in asked if out[host].get(ALL_REDUCE).skipped == NO_TOOL]
+    return _with_tools(fleet, needs, out, lacking, build=build) if lacking else out
+
+
+def _with_tools(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers], lacking: list[str], *,
+                build: bool) -> dict[str, Answers]:
+    """The collectives of hosts that had nothing to measure them by: built for and asked again, or why not."""
+    reasons = build_nccl_tests(fleet, lacking) if build else dict.fromkeys(lacking, by_hand(fleet, lacking))
+    out = dict(answers)
+    for host, reason in reasons.items():
+        if reason:
+            out[host] = _with(out[host], [Answer(ALL_REDUCE, rc=None, skipped=f"{NO_TOOL}; {reason}")])
+    told: dict[str, list[str]] = {}
+    for host, reason in reasons.items():
+        if reason and build:
+            told.setdefault(reason, []).append(host)
+    for reason, hosts in told.items():
+        fleet.emit(Note(f"the collectives are not measured: {reason}", host=fold_hosts(hosts), level="warn"))
+    probes = [probe for probe in loading("nvidia") if probe.id == ALL_REDUCE]
+    return _asked(fleet, needs, out, {host: probes for host, reason in reasons.items() if not reason})
+
+
+def _asked(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers],
+           asked: Mapping[str, list[Probe]]) -> dict[str, Answers]:
+    """The hosts with what these probes came to."""
+    out = dict(answers)
+    calls = {host: _call(probes, host, needs[host], root=needs[host].privileged and not answers[host].notes)
+             for host, probes in asked.items()}
     for host, result in (fleet.call(calls) if calls else {}).items():
         if result.bad or "answers" not in result.data:
             why = f"the measuring call failed: {result.message or result.status.value}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from bringup.preflight.between import measure
 from bringup.preflight.deep import load
 from bringup.preflight.needs import questions
 from bringup.preflight.probes import Probe, Questions, chosen
+from bringup.preflight.replicas import PROBE as REPLICA
 from bringup.preflight.replicas import over_replicas
 from bringup.preflight.requirement import Need
 from bringup.run.actions import Call, Fleet
@@ -35,9 +36,11 @@ class Gathered:
     lost: Mapping[str, Result]
 
 
-def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Gathered:
+def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast", wanted: Collection[str] | None = None,
+           build: bool = False) -> Gathered:
     """Ask every host of the fleet. One round trip; a second one for hosts where root was refused.
 
+    `wanted` are the ids of the probes that the deep tier measures by (all); `build` says that it may have tools built.
     Raises InputError when a recording that a host names is not there.
     """
     recorded = {host: recording.read(_recording(fleet, host), host) for host in fleet.hosts
@@ -70,7 +73,9 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast") -> Ga
               for host in answers}
     if tier != "deep":
         return Gathered(merged, lost)
-    return Gathered(over_replicas(fleet, needs, measure(fleet, needs, load(fleet, needs, merged))), lost)
+    merged = load(fleet, needs, merged, wanted, build=build)
+    merged = measure(fleet, needs, merged, wanted)
+    return Gathered(over_replicas(fleet, needs, merged) if wanted is None or REPLICA in wanted else merged, lost)
 
 
 def _recording(fleet: Fleet, host: str) -> Path:

@@ -49,7 +49,7 @@ def run(task):
             raise SystemExit("the agent is gone")  # what was started ends with us
         while waiting and len(running) < parallel:
             probe = waiting.pop(0)
-            child = _start(probe, environment)
+            child = _start(probe, environment, task.run_id)
             if child.answer is not None:
                 answers[child.id] = child.answer
                 continue
@@ -98,7 +98,7 @@ def _pump(selector, running):
             child.close(stream)
 
 
-def _start(probe, environment):
+def _start(probe, environment, run):
     child = _Child(probe)
     try:
         if probe.get("argv"):
@@ -107,7 +107,7 @@ def _start(probe, environment):
             patterns = [str(pattern) for pattern in probe["read"]]
             child.fork(lambda: _read_files(patterns, int(probe.get("limit") or FILE_LIMIT)))
         else:
-            name, given = str(probe.get("ask")), probe.get("with") or {}
+            name, given = str(probe.get("ask")), dict(probe.get("with") or {}, run=run)
             child.fork(lambda: questions.answer(name, given))
     except OSError as error:
         child.refuse(error, _is_nowhere(probe, error))

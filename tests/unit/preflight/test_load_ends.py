@@ -33,6 +33,7 @@ questions._QUESTIONS["heavy"] = heavy
 
 class Task:
     args = {{"probes": [{{"id": "load.heavy", "ask": "heavy", "deadline": 110}}], "parallel": 1}}
+    run_id = "test"
     def line(self, text): print(text, flush=True)
     def command_environment(self, more): return more
 
