@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from bringup.cli.options import COMMON, FORMAT, Option, Options, verb
 
 if TYPE_CHECKING:
     from bringup.preflight.registry import View
+    from bringup.ui.report import Collector
 
 TIER = Option("tier", "fast", "fast (seconds, nothing is loaded) or deep", choices=("fast", "deep"))
 ONLY = Option("only", help="a check or a group, as nvlink or net.mtu; commas, and may be given again", many=True)
@@ -143,16 +145,19 @@ def _replayed(options: Options, chosen: Any) -> int:
     from bringup.base.secrets import SCRUBBER
     from bringup.preflight import replay, report
     from bringup.preflight.action import tables as tables_of
+    from bringup.ui.report import write_report
 
+    begun = time.monotonic()
     views = _views(options)
     if options.record:
         views = replay.without_baseline(views)
     findings, tables = replay.judged(views, chosen), tables_of(views)
+    status = int(ExitStatus.FINDING) if any(finding.blocks for finding in findings) else 0
+    collector = _collected(options, views, findings, tables, status, time.monotonic() - begun)
     for file in options.report:
-        _report(file, findings, tables)
-    document = json.dumps(SCRUBBER.tree(report.as_data(findings, tables)), indent=1)
+        write_report(collector, file)
     if options.format == "json":
-        print(document)
+        print(collector.json())
     else:
         from bringup.preflight.needs import headline
 
@@ -162,7 +167,7 @@ def _replayed(options: Options, chosen: Any) -> int:
             print(SCRUBBER.text(line))
     if options.record:
         _record(options, views, findings)
-    return int(ExitStatus.FINDING) if any(finding.blocks for finding in findings) else 0
+    return status
 
 
 def _record(options: Options, views: list[View], findings: Any) -> None:
@@ -176,11 +181,15 @@ def _record(options: Options, views: list[View], findings: Any) -> None:
     print(recorded(views, findings, Project.find(), load_for(options))[0], file=sys.stderr)
 
 
-def _report(file: str, findings: Any, tables: Any) -> None:
-    """Write a report of recorded hosts in the form that its ending names."""
-    from bringup.base.events import Findings
-    from bringup.ui.report import Collector, write_report
+def _collected(options: Options, views: list[View], findings: Any, tables: Any, status: int, seconds: float
+               ) -> Collector:
+    """What a run would have told of these hosts: the document and the reports are those of a live one."""
+    from bringup.base.events import Findings, RunEnded, RunStarted
+    from bringup.ui.report import Collector
 
     collector = Collector()
+    shown = ", ".join(str(name) for name in options.inventory)
+    collector(RunStarted("preflight", shown, "", "", tuple(view.host for view in views)))
     collector(Findings("preflight, replayed", tuple(findings), tables))
-    write_report(collector, file)
+    collector(RunEnded(status, seconds))
+    return collector

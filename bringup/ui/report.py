@@ -13,11 +13,12 @@ from bringup.base import events
 from bringup.base.errors import InputError, StepError
 from bringup.base.results import Result, Status
 from bringup.base.secrets import SCRUBBER
-from bringup.base.verdicts import Finding
+from bringup.base.verdicts import Finding, Verdict
 
 _NAMES = events.NAMES | {
-    "run", "operator", "stages", "recap", "results", "parity", "notes", "ready", "summaries", "where",
-} | frozenset(Status) | {"ok", "rescued", "ignored"}
+    "run", "operator", "stages", "recap", "results", "parity", "notes", "ready", "summaries", "where", "counts",
+    "blocks",
+} | frozenset(Status) | frozenset(verdict.value for verdict in Verdict) | {"ok", "rescued", "ignored"}
 """Keys of the report, which no secret masks."""
 
 
@@ -44,6 +45,9 @@ class Collector:
         elif isinstance(event, events.TaskEnded):
             self.results.append(event.result)
         elif isinstance(event, events.Findings):
+            # a second look (after mends) takes the place of the first
+            anew = {(finding.check, finding.subject) for finding in event.findings}
+            self.findings = [one for one in self.findings if (one.check, one.subject) not in anew]
             self.findings.extend(event.findings)
             self.tables.update(event.tables)
         elif isinstance(event, events.PlayStarted):
@@ -71,6 +75,7 @@ class Collector:
             "stages": self.stages,
             "results": [_result(result) for result in self.results],
             "findings": [_finding(finding) for finding in self.findings],
+            "counts": {verdict.value: sum(1 for one in self.findings if one.verdict is verdict) for verdict in Verdict},
             "parity": self.tables,
             "notes": [{"host": note.host, "level": note.level, "text": note.text} for note in self.notes],
             "ready": dataclasses.asdict(ready) if ready else None,
@@ -138,5 +143,5 @@ def _result(result: Result) -> dict[str, Any]:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     out = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
-    out["verdict"] = finding.verdict.value
+    out.update(verdict=finding.verdict.value, blocks=finding.blocks)
     return {name: value for name, value in out.items() if value not in (None, (), {})}

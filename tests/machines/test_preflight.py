@@ -203,7 +203,11 @@ def test_capture_and_replay_say_the_same(look: Look, usual: Seen, tmp_path: Path
     again = subprocess.run(
         [sys.executable, "-m", "invoke", "preflight", "--inventory", str(look.plain), "--replay", str(tmp_path / "c"),
          "--format", "json"], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    found = json.loads(again.stdout)["findings"]
+    replayed, live = json.loads(again.stdout), look.run(look.plain)[1]
+    assert replayed.keys() == live.keys() and replayed["hosts"] == live["hosts"] == ["m1", "m2", "m3"]
+    assert replayed["parity"]["parity"][:-1] == live["parity"]["parity"][:-1]  # all but the clocks of that moment
+    assert (replayed["verb"], replayed["status"]) == (live["verb"], live["status"]) == ("preflight", 0)
+    found = replayed["findings"]
     assert {(one["subject"], one["check"]) for one in found if one["verdict"] in ("fail", "warn", "unknown")} == usual
 
 

@@ -45,6 +45,15 @@ def test_json_tree(collector: Collector) -> None:
     assert "hidden thing" not in collector.json()
 
 
+def test_a_second_look_takes_the_place_of_the_first(collector: Collector) -> None:
+    collector(events.Findings("preflight", (Finding("nvidia.library", "gpu01", Verdict.PASS, "equal"),)))
+    tree = json.loads(collector.json())
+    assert [(one["subject"], one["check"], one["verdict"]) for one in tree["findings"]] == [
+        ("gpu02", "nvidia.remap", "unknown"), ("gpu02", "time.sync", "pass"), ("gpu01", "nvidia.library", "pass")]
+    assert tree["counts"] == {"pass": 2, "note": 0, "warn": 0, "fail": 0, "unknown": 1, "skip": 0}
+    assert [one["blocks"] for one in tree["findings"]] == [True, False, False]
+
+
 def test_junit_counts(collector: Collector, tmp_path: Path) -> None:
     path = tmp_path / "r.xml"
     write_report(collector, str(path))
