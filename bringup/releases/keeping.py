@@ -13,6 +13,7 @@ from bringup.environments.build import find_environments
 from bringup.releases import storing
 from bringup.releases.document import short
 from bringup.releases.history import Entry, History, HostStore, merge
+from bringup.releases.spare_builds import builds_on, spare_builds
 from bringup.releases.targets import WORDS, candidates
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
@@ -43,7 +44,7 @@ def pin_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
 
 def remove_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Remove what is older than the newest `keep` releases, never one in use, running, pinned or the last good; then
-    the environments that no release uses any more. Asks first; raises FindingError without a yes.
+    the environments and kernel builds that no release uses any more. Asks first; raises FindingError without a yes.
 
     `args`: keep (whole number from 0 on).
     """
@@ -58,19 +59,22 @@ def remove_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Resul
         if entry.digest in reasons:
             fleet.emit(StageSummary(entry.label, f"stays: {reasons[entry.digest]}"))
     spaces = _environments(fleet)
-    unused = _unused(fleet, spaces, stores, {entry.digest for entry in going})
+    leaving = {entry.digest for entry in going}
+    unused = _unused(fleet, spaces, stores, leaving)
+    builds = builds_on(fleet)
     freed = _sizes(fleet, going)
     for entry in going:
         fleet.emit(StageSummary(entry.label, f"{'would go' if fleet.check else 'goes'}: {_state(entry)}, "
                                              f"{size(freed.get(entry.digest, 0))} on {fold_hosts(list(entry.hosts))}"))
-    removable = _tell_environments(fleet, spaces, unused)
-    if not going and not removable:
+    removable = _tell_spare(fleet, spaces, unused)
+    spare = _tell_spare(fleet, builds, spare_builds(builds, stores, leaving))
+    if not going and not removable and not spare:
         fleet.emit(StageSummary("", "nothing to remove"))
         return {}
     if fleet.check:
-        return _changed({host for entry in going for host in entry.hosts} | set(removable))
-    _ask(fleet, len(going), sum(len(v) for v in removable.values()))
-    return _remove(fleet, going, removable)
+        return _changed({host for entry in going for host in entry.hosts} | set(removable) | set(spare))
+    _ask(fleet, len(going), sum(len(v) for v in removable.values()), sum(len(v) for v in spare.values()))
+    return _remove(fleet, going, {"environment": removable, "build": spare})
 
 
 def staying(history: History, hosts: Sequence[str], keep: int, running: Mapping[str, Sequence[str]]
@@ -151,9 +155,9 @@ def _sizes(fleet: Fleet, going: Sequence[Entry]) -> dict[str, int]:
     return out
 
 
-def _tell_environments(fleet: Fleet, spaces: Mapping[str, Mapping[str, Any]], unused: Mapping[str, Sequence[str]]
-                       ) -> dict[str, list[str]]:
-    """Name what no release uses; returns what may be removed, by host."""
+def _tell_spare(fleet: Fleet, spaces: Mapping[str, Mapping[str, Any]], unused: Mapping[str, Sequence[str]]
+                ) -> dict[str, list[str]]:
+    """Name environments or builds that no release uses; returns what may be removed, by host."""
     groups: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     removable: dict[str, list[str]] = {}
     for host, digests in unused.items():
@@ -173,16 +177,19 @@ def _tell_environments(fleet: Fleet, spaces: Mapping[str, Mapping[str, Any]], un
     return removable
 
 
-def _ask(fleet: Fleet, releases: int, environments: int) -> None:
-    what = " and ".join(part for part in (plural(releases, "release") if releases else "",
-                                          plural(environments, "environment folder") if environments else "") if part)
+def _ask(fleet: Fleet, releases: int, environments: int, builds: int) -> None:
+    parts = [plural(count, word) for count, word in (
+        (releases, "release"), (environments, "environment folder"), (builds, "kernel build")) if count]
+    what = ", ".join(parts[:-1]) + (" and " if parts[1:] else "") + parts[-1]
     answer = fleet.ask(f"Remove {what}?")
     if not answer:
         raise FindingError("nothing was removed", found="no terminal to ask at" if answer is None else
                            "the answer was no", next="the same command with --yes" if answer is None else None)
 
 
-def _remove(fleet: Fleet, going: Sequence[Entry], removable: Mapping[str, Sequence[str]]) -> dict[str, Result]:
+def _remove(fleet: Fleet, going: Sequence[Entry], spare: Mapping[str, Mapping[str, Sequence[str]]]
+            ) -> dict[str, Result]:
+    """`spare`: environment or build -> host -> digests."""
     asked = {host: [e.digest for e in going if host in e.hosts] for host in fleet.hosts}
     results = calls.call_all(fleet, "release_store", {
         host: {"action": "prune", "digests": digests, "by": fleet.operator} for host, digests in asked.items()
@@ -190,15 +197,16 @@ def _remove(fleet: Fleet, going: Sequence[Entry], removable: Mapping[str, Sequen
     storing.demand(results, "not every release was removed")
     changed = {host for host, result in results.items() if result.status is Status.CHANGED}
     freed = sum(int(count) for result in results.values() for count in result.data["freed"].values())
-    environments = calls.call_all(fleet, "environment_space", {
-        host: {"action": "remove", "digests": list(digests)} for host, digests in removable.items()}, changes=True,
-        timeout=600)
-    storing.demand(environments, "not every environment was removed")
-    for host, result in environments.items():
-        freed += sum(int(count) for count in result.data["removed"].values())
-        changed |= {host} if result.data["removed"] else set()
-        for digest, reason in result.data["kept"].items():
-            fleet.emit(Note(f"{short(digest)} is left alone: {reason}", host=host))
+    for kind, module in (("environment", "environment_space"), ("build", "kernel_space")):
+        done = calls.call_all(fleet, module, {
+            host: {"action": "remove", "digests": list(digests)} for host, digests in spare[kind].items()},
+            changes=True, timeout=600)
+        storing.demand(done, f"not every {kind} was removed")
+        for host, result in done.items():
+            freed += sum(int(count) for count in result.data["removed"].values())
+            changed |= {host} if result.data["removed"] else set()
+            for digest, reason in result.data["kept"].items():
+                fleet.emit(Note(f"{short(digest)} is left alone: {reason}", host=host))
     fleet.emit(StageSummary("", f"freed {size(freed)} on {fold_hosts(sorted(changed))}"))
     return _changed(changed)
 

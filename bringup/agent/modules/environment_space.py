@@ -55,7 +55,7 @@ def _found(task):
         marker = python_env_check.read_marker(path)
         digest = (marker or {}).get("digest") or ""
         if commands is None:
-            commands = _running()
+            commands = seen_in_processes()
         keep = None
         if not digest or python_env_build.folder(task.root, digest) != path or \
                 os.path.realpath(marker.get("path") or "") != os.path.realpath(path):
@@ -64,7 +64,8 @@ def _found(task):
             keep = "it lies on a network file system, other machines may use it"
         elif any(os.path.realpath(path) + "/" in text or path + "/" in text for text in commands):
             keep = "a process runs from it"
-        out[digest or path] = {"name": (marker or {}).get("name"), "path": path, "bytes": _size(path), "keep": keep}
+        out[digest or path] = {"name": (marker or {}).get("name"), "path": path, "bytes": folder_size(path),
+                               "keep": keep}
     return out
 
 
@@ -81,13 +82,13 @@ def _why_not(path):
     return None
 
 
-def _running():
+def seen_in_processes(parts=("cmdline", "maps")):
     """Command lines and mapped files of all processes, as far as they can be read."""
     out = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        for part in ("cmdline", "maps"):
+        for part in parts:
             try:
                 with open("/proc/%s/%s" % (name, part), "rb") as handle:
                     out.append(handle.read().decode("utf-8", "replace").replace("\0", " "))
@@ -96,7 +97,8 @@ def _running():
     return out
 
 
-def _size(folder):
+def folder_size(folder):
+    """Bytes of the files below a folder."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
