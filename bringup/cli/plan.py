@@ -131,10 +131,11 @@ def _plan_of(options: Options, project: Any) -> LaunchPlan:
     made = make_plan(inventory, project, variables, lab=lab, pools=not options.running)
     if options.limit:
         chosen = set(inventory.select(options.limit))
-        for replica in made.replicas:
-            inside = [host for host in replica.hosts if host in chosen]
-            if inside and len(inside) < len(replica.hosts):
-                raise InputError(f"--limit cuts the replica {replica.name}", expected=fold_hosts(replica.hosts),
+        for name, parts in made.wholes.items():
+            hosts = list(dict.fromkeys(host for part in parts for host in part.hosts))
+            inside = [host for host in hosts if host in chosen]
+            if inside and len(inside) < len(hosts):
+                raise InputError(f"--limit cuts the replica {name}", expected=fold_hosts(hosts),
                                  found=fold_hosts(inside))
         from dataclasses import replace
 

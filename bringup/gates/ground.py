@@ -15,7 +15,7 @@ from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet
 from bringup.serving.contract.request import Request, Response
-from bringup.serving.plan import LaunchPlan
+from bringup.serving.plan import POOL_ROLES, LaunchPlan
 from bringup.serving.probing import where
 from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.routes import Route, routes_of
@@ -94,7 +94,7 @@ def stand(fleet: Fleet, definition: Definition) -> Ground:
         node = survey.replicas[name].nodes[hosts[0]]
         if node.state == "running" and node.release and hosts[0] in survey.stores:
             found = survey.stores[hosts[0]].launches.get(node.release, {}).get(f"{name}-{hosts[0]}")
-            if isinstance(found, Mapping):
+            if isinstance(found, Mapping) and found.get("role") not in POOL_ROLES:
                 documents[name] = found
     if not documents:
         raise FindingError("there is nothing to hold against the gates", found="no replica runs", next="invoke start")

@@ -16,7 +16,7 @@ from bringup.preflight import baseline
 from bringup.preflight.checks.network import is_address, is_loopback
 from bringup.preflight.probes import Questions
 from bringup.preflight.requirement import Need, limits, profiles
-from bringup.serving.plan import LaunchPlan, ProcessPlan
+from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.weights.wanted import read_weights
 
 Variables = Callable[[str], Mapping[str, Any]]
@@ -146,7 +146,9 @@ def _flag(variables: Mapping[str, Any], name: str, default: bool) -> bool:
 def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresses: Mapping[str, str],
              wheels: Mapping[str, str]) -> Need:
     replica = next((one for one in plan.replicas if host in one.hosts), None)
-    process = next((one for one in replica.processes if one.host == host), None) if replica else None
+    # a node may hold several engines: two pools, a router before them
+    here = [one for other in plan.replicas for one in other.processes if one.host == host]
+    process = next((one for one in here if one.ranks), here[0] if here else None)
     numbers = plan.facts
     weights = numbers.get("weights_gb") or float(numbers["needed_gb"]) / 1.2
     per_device = numbers.get("weights_per_device_gb")
@@ -154,8 +156,9 @@ def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresse
                              if is_address(str(value))}}
     hardware = plan.hardware
     site = _site(variables)
-    if site["accelerators"] is None and process is not None and process.ranks:
-        site["accelerators"] = None if len(process.ranks) == numbers.get("devices_per_node") else len(process.ranks)
+    ranks = sum(len(one.ranks) for one in here)
+    if site["accelerators"] is None and ranks:
+        site["accelerators"] = None if ranks == numbers.get("devices_per_node") else ranks
     model_path = str((variables.get("deployment") or {}).get("model_path") or plan.model_path)
     wanted = read_weights(variables)
     return Need(
@@ -165,10 +168,16 @@ def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresse
         weights_fetched=wanted is not None and wanted.fetched,
         weights_per_device=int(float(per_device) * 1e9) if per_device else None,
         memory_fraction=_fraction(process, plan.engine), memory_minimum=int(float(numbers["needed_gb"]) * 1e9),
-        memory_source=f"recipe {plan.recipe}: vram_minimum_gb", ports=_ports(process),
-        nodes=replica.hosts if replica else (), addresses=known, env=process.environment if process else {},
+        memory_source=f"recipe {plan.recipe}: vram_minimum_gb", ports={port: what for one in here for port, what in _ports(one).items()},
+        nodes=_nodes(plan, replica), addresses=known, env=process.environment if process else {},
         spare=replica is None, cuda_of_wheel=wheels.get("cuda", ""), wheel=wheels.get("wheel", ""),
         torch=wheels.get("torch", ""), torch_npu=wheels.get("torch-npu", ""), numpy=wheels.get("numpy", ""), **site)
+
+
+def _nodes(plan: LaunchPlan, replica: ReplicaPlan | None) -> tuple[str, ...]:
+    """The hosts of a replica, of one with pools those of all its parts."""
+    parts = plan.wholes[replica.whole] if replica is not None else ()
+    return tuple(dict.fromkeys(host for part in parts for host in part.hosts))
 
 
 def _ports(process: ProcessPlan | None) -> dict[int, str]:

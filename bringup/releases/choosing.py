@@ -136,10 +136,11 @@ def documents_of(fleet: Fleet, planned: Planned, release: Release, stores: Mappi
     values: dict[str, dict[str, str]] = {}
     for replica in planned.replicas:
         try:
-            shapes[replica.name] = release.shape(len(replica.hosts))
+            shapes[replica.name] = release.shape(len(replica.hosts), replica.head.role)
         except KeyError:
-            raise StepError(f"the release is not made for replicas of {len(replica.hosts)} nodes",
-                            next="provision with the nodes that it was made for") from None
+            what = "replicas of" if not replica.group else f"a part {replica.head.role} on"
+            raise StepError(f"the release is not made for {what} {plural(len(replica.hosts), 'node')}",
+                            next="provision with the strategy and nodes that it was made for") from None
         for process in replica.processes:
             host = process.host
             kept = _last_values(stores.get(host), release.digest, f"{replica.name}-{host}")
@@ -147,7 +148,7 @@ def documents_of(fleet: Fleet, planned: Planned, release: Release, stores: Mappi
             if kept is None:
                 raise StepError("the release was never prepared here", host=host, next="invoke provision")
             _, fresh = split(process, str(fleet.paths(host).root), kept["env"])
-            values[host] = {**kept, **fresh}
+            values[host] = {**values.get(host, {}), **kept, **fresh}
     return launch_documents(planned, release, shapes, values)
 
 
@@ -234,8 +235,7 @@ def _ask(fleet: Fleet) -> None:
 
 
 def _write(fleet: Fleet, choice: Chosen) -> None:
-    flat = {host: document for hosts in choice.launches.values() for host, document in hosts.items()}
-    for host, words in storing.put_launches(fleet, choice.digest, flat).items():
+    for host, words in storing.put_launches(fleet, choice.digest, list(choice.launches.values())).items():
         fleet.emit(Note(f"differs from the last start here: {', '.join(words)}", host=host))
 
 

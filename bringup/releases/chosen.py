@@ -54,7 +54,7 @@ class Chosen:
     @property
     def hosts(self) -> tuple[str, ...]:
         """All hosts of its replicas."""
-        return tuple(host for hosts in self.replicas.values() for host in hosts)
+        return tuple(dict.fromkeys(host for hosts in self.replicas.values() for host in hosts))
 
 
 _KEPT: dict[str, Chosen] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bringup.agent.modules.release_store import canonical
-from bringup.serving.plan import LaunchPlan
+from bringup.serving.plan import POOL_ROLES, LaunchPlan
 from bringup.serving.plan_digest import ProcessTemplate
 
 FORMAT = 1
@@ -34,10 +34,11 @@ class Release:
     def world_size(self) -> int:
         return int(self.identity["world_size"])
 
-    def shape(self, nodes: int) -> tuple[ProcessTemplate, ...]:
-        """The processes of a replica of so many nodes, in start order. Raises KeyError for a size it has not."""
+    def shape(self, nodes: int, role: str = "head") -> tuple[ProcessTemplate, ...]:
+        """The processes of a replica of so many nodes, in start order; of one with pools those of the part whose
+        first process has this role. Raises KeyError for what it has not."""
         for processes in self.identity["replicas"]:
-            if len(processes) == nodes:
+            if len(processes) == nodes and processes[0]["role"] == role:
                 return tuple(ProcessTemplate.read(process) for process in processes)
         raise KeyError(nodes)
 
@@ -135,23 +136,27 @@ def _shown(value: object) -> str:
 
 def _processes(a: Sequence[Any], b: Sequence[Any]) -> list[str]:
     out: dict[str, list[str]] = {}
-    sides = []
-    for side in (a, b):
-        processes = side[0] if side else []
-        sides.append({p["node_rank"]: p for p in processes})
+    sides = [_by_place(side) for side in (a, b)]
     if [len(p) for p in a] != [len(p) for p in b]:
         out[f"nodes of a replica {_sizes(a)} -> {_sizes(b)}"] = []
-    for rank in sorted({*sides[0], *sides[1]}):
-        left, right = sides[0].get(rank), sides[1].get(rank)
+    for where in [*sides[0], *(name for name in sides[1] if name not in sides[0])]:
+        left, right = sides[0].get(where), sides[1].get(where)
         if left is None or right is None:
             continue
-        where = "head" if rank == 0 else f"node {rank}"
         for line in flag_differences(left["argv"], right["argv"]) + _tree("", left["env"], right["env"]):
             out.setdefault(line.strip(), []).append(where)
         if left["ports"] != right["ports"]:
             out.setdefault(f"ports {_list(left['ports'])} -> {_list(right['ports'])}", []).append(where)
     every = len(sides[1])
     return [line if len(where) in (0, every) else f"{line} ({', '.join(where)})" for line, where in out.items()]
+
+
+def _by_place(side: Sequence[Any]) -> dict[str, Any]:
+    """`head`, `node 1`, ... of the first size of replica; `prefill`, `decode` and `router` where it has pools."""
+    if any(processes[0]["role"] in POOL_ROLES for processes in side):
+        return {str(processes[0]["role"]): processes[0] for processes in side}
+    processes = side[0] if side else []
+    return {"head" if p["node_rank"] == 0 else f"node {p['node_rank']}": p for p in processes}
 
 
 def _sizes(side: Sequence[Any]) -> str:

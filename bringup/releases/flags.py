@@ -11,6 +11,7 @@ from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.engine_flags import check_flags, read_help
 from bringup.serving.engines.facts import Engine, engine_named
+from bringup.serving.plan import ROUTER_ROLE
 from bringup.serving.plan_digest import program_of
 
 HELP_SECONDS = 300.0
@@ -29,7 +30,10 @@ def ask_engine(fleet: Fleet, planned: Planned, places: Mapping[str, Place]) -> N
     for host in planned.hosts:
         if places[host].path or places[host].image:  # else it is still to be built
             first.setdefault(places[host].digest, host)
-    processes = {process.host: process for replica in planned.replicas for process in replica.processes}
+    every = [process for replica in planned.replicas for process in replica.processes if process.role != ROUTER_ROLE]
+    processes = {process.host: process for process in every}
+    first = {digest: next((p.host for p in every if places[p.host].digest == digest), host)
+             for digest, host in first.items()}
     client = str((planned.plan.container or {}).get("client") or planned.plan.manager)
     results = calls.call_all(fleet, "engine_help", {
         host: {"commands": commands_of(engine, places[host]), "key": digest, "image": places[host].image or None,
@@ -45,7 +49,7 @@ def ask_engine(fleet: Fleet, planned: Planned, places: Mapping[str, Place]) -> N
                             level="warn"))
             continue
         known = read_help(str(text))
-        for process in processes.values():
+        for process in every:
             if places[process.host].digest == digest:
                 check_flags(process, known, planned.plan.engine, planned.plan.engine_version)
 

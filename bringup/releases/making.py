@@ -88,7 +88,8 @@ def shapes_of(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
     paths = {host: place.path for host, place in places.items()}
     for replica in planned.replicas:
         shapes[replica.name], own = templates(replica, roots, paths)
-        values.update(own)
+        for host, found in own.items():
+            values.setdefault(host, {}).update(found)  # a host may hold several parts of a replica
     for host, place in places.items():
         if place.image:
             values[host].update(image=place.image, client=str((planned.plan.container or {}).get("client") or ""))
@@ -137,8 +138,7 @@ def launch_documents(planned: Planned, release: Release, shapes: Mapping[str, tu
 
 
 def _write_launches(fleet: Fleet, digest: str, documents: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-    flat = {host: document for hosts in documents.values() for host, document in hosts.items()}
-    for host, words in storing.put_launches(fleet, digest, flat).items():
+    for host, words in storing.put_launches(fleet, digest, list(documents.values())).items():
         fleet.emit(Note(f"differs from the last start here: {', '.join(words)}", host=host))
 
 

@@ -32,7 +32,7 @@ class Planned:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(host for replica in self.replicas for host in replica.hosts)
+        return tuple(dict.fromkeys(host for replica in self.replicas for host in replica.hosts))
 
 
 def is_lab(fleet: Fleet) -> bool:
@@ -62,12 +62,17 @@ def taking_part(replicas: Sequence[ReplicaPlan], hosts: Sequence[str]
     """Whole replicas among these hosts, and the others with the reason why they are left out."""
     taking, left = [], {}
     for replica in replicas:
-        missing = [host for host in replica.hosts if host not in hosts]
+        missing = [host for host in _hosts_of(replica, replicas) if host not in hosts]
         if not missing:
             taking.append(replica)
         else:
             left[replica.name] = f"{fold_hosts(missing)} {'is' if len(missing) == 1 else 'are'} not in this run"
     return tuple(taking), left
+
+
+def _hosts_of(replica: ReplicaPlan, replicas: Sequence[ReplicaPlan]) -> tuple[str, ...]:
+    """The hosts of the whole that this is a part of: without pools its own."""
+    return tuple(dict.fromkeys(host for other in replicas if other.whole == replica.whole for host in other.hosts))
 
 
 def looked_at(fleet: Fleet) -> tuple[LaunchPlan, dict[str, tuple[str, ...]]]:
@@ -84,13 +89,14 @@ def looked_at(fleet: Fleet) -> tuple[LaunchPlan, dict[str, tuple[str, ...]]]:
 def refuse_cut(replicas: Sequence[ReplicaPlan], hosts: Sequence[str], verb: str) -> None:
     """Raise InputError when a `--limit` cuts a replica: these verbs act on whole replicas."""
     for replica in replicas:
-        inside = [host for host in replica.hosts if host in hosts]
-        if inside and len(inside) < len(replica.hosts):
-            outside = [host for host in replica.hosts if host not in hosts]
-            raise InputError(f"--limit cuts the replica {replica.name}: {verb} acts on whole replicas",
-                             expected=fold_hosts(list(replica.hosts)),
+        every = _hosts_of(replica, replicas)
+        inside = [host for host in every if host in hosts]
+        if inside and len(inside) < len(every):
+            outside = [host for host in every if host not in hosts]
+            raise InputError(f"--limit cuts the replica {replica.whole}: {verb} acts on whole replicas",
+                             expected=fold_hosts(list(every)),
                              found=f"{fold_hosts(inside)} without {fold_hosts(outside)}",
-                             next=f"--limit {':'.join(replica.hosts)}")
+                             next=f"--limit {':'.join(every)}")
 
 
 def _ask(fleet: Fleet, plan: LaunchPlan, replicas: Sequence[ReplicaPlan]
@@ -100,7 +106,7 @@ def _ask(fleet: Fleet, plan: LaunchPlan, replicas: Sequence[ReplicaPlan]
     for replica in replicas:
         for process in replica.processes:
             host = process.host
-            peers = [addresses.get(other, other) for other in replica.hosts if other != host]
+            peers = [addresses.get(other, other) for other in _hosts_of(replica, replicas) if other != host]
             model = (fleet.variables(host).get("deployment") or {}).get("model_path") or plan.model_path
             own = fleet.variables(host).get("cluster_address")
             args[host] = {"peers": peers or [addresses.get(host, host)], "address": str(own) if own else None,
@@ -113,7 +119,7 @@ def _ask(fleet: Fleet, plan: LaunchPlan, replicas: Sequence[ReplicaPlan]
     found, manifests = {}, {}
     for host, result in results.items():
         data = result.data
-        several = len(next(r for r in replicas if host in r.hosts).hosts) > 1
+        several = len(_hosts_of(next(r for r in replicas if host in r.hosts), replicas)) > 1
         if several and not data.get("interface") and not is_lab(fleet):
             raise StepError("no interface holds the address that the other nodes should reach", host=host,
                             found=str(data.get("address") or data.get("unresolved")),

@@ -54,10 +54,16 @@ def tell_number(fleet: Fleet, digest: str, number: int, hosts: Sequence[str]) ->
         changes=True), "the number was not stored")
 
 
-def put_launches(fleet: Fleet, digest: str, launches: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Write each host's launch files; returns per host what differs from its last start, in words."""
+def put_launches(fleet: Fleet, digest: str, replicas: Sequence[Mapping[str, Mapping[str, Any]]]
+                 ) -> dict[str, list[str]]:
+    """Write each host's launch files, `replicas` holding host -> document of each; returns per host what differs from
+    its last start, in words."""
+    launches: dict[str, list[Mapping[str, Any]]] = {}
+    for replica in replicas:
+        for host, document in replica.items():
+            launches.setdefault(host, []).append(document)
     results = calls.call_all(fleet, "release_store", {
-        host: {"action": "launch", "digest": digest, "launches": [document]} for host, document in launches.items()},
+        host: {"action": "launch", "digest": digest, "launches": documents} for host, documents in launches.items()},
         changes=True)
     demand(results, "the launch files were not stored; nothing was switched")
     out = {}
@@ -66,11 +72,11 @@ def put_launches(fleet: Fleet, digest: str, launches: Mapping[str, Mapping[str, 
         for item in result.data.get("differs") or ():
             before = (item.get("before") or {}).get("values")
             if before is not None:
-                now = launches[host]["values"]
+                now = launches[host][0]["values"]
                 words += [f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}"
                           for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         if words:
-            out[host] = words
+            out[host] = list(dict.fromkeys(words))
     return out
 
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from bringup.releases.chosen import Chosen
 from bringup.releases.planned import looked_at
 from bringup.run.actions import Blob, Fleet
 from bringup.serving import engine_calls as calls
+from bringup.serving.plan import POOL_ROLES
 from bringup.serving.planning.deployment import read_deployment
 from bringup.serving.planning.watch import WatchWishes
 from bringup.serving.probing import where
@@ -58,12 +59,35 @@ def set_watchers(fleet: Fleet, chosen: Chosen) -> None:
     plan, _ = looked_at(fleet)
     order = [replica.name for replica in plan.replicas]
     addresses: Mapping[str, str] = plan.facts.get("addresses", {})
-    names = {host: str(document["name"])
-             for launches in chosen.launches.values() for host, document in launches.items()}
+    watched: set[str] = set()
+    for layer in _layers(chosen.launches):
+        watched |= _set_layer(fleet, chosen, layer, order, addresses)
+    if watched:
+        fleet.emit(Note(f"watched on {plural(len(watched), 'node')}: a replica that breaks starts again by itself"))
+
+
+Launches = Mapping[str, Mapping[str, Any]]
+
+
+def _layers(launches: Mapping[str, Launches]) -> list[dict[str, Launches]]:
+    """The replicas in groups that share no host: one group, but for the parts of replicas with pools."""
+    layers: list[dict[str, Launches]] = []
+    for name, hosts in launches.items():
+        free = next((layer for layer in layers if not any(set(hosts) & set(other) for other in layer.values())), None)
+        if free is None:
+            layers.append(free := {})
+        free[name] = hosts
+    return layers
+
+
+def _set_layer(fleet: Fleet, chosen: Chosen, replicas: Mapping[str, Launches], order: Sequence[str],
+               addresses: Mapping[str, str]) -> set[str]:
+    """The hosts where a watcher was set up."""
+    names = {host: str(document["name"]) for launches in replicas.values() for host, document in launches.items()}
     there = calls.call_all(fleet, "replica_watch", {
         host: {"action": "status", "name": name} for host, name in names.items()}, changes=False)
     sent: dict[str, dict[str, Any]] = {}
-    for name, launches in chosen.launches.items():
+    for name, launches in replicas.items():
         wishes = wishes_of(fleet, chosen.replicas[name][0])
         if wishes is None:
             sent.update({host: {"action": "remove", "name": names[host]} for host in launches
@@ -73,8 +97,7 @@ def set_watchers(fleet: Fleet, chosen: Chosen) -> None:
         made = _of_replica(fleet, chosen, launches, wishes, port, addresses)
         if not _as_wanted(made, there):
             sent.update(made)
-    if sent:
-        _send(fleet, sent)
+    return _send(fleet, sent) if sent else set()
 
 
 def _as_wanted(made: Mapping[str, Mapping[str, Any]], there: Mapping[str, Result]) -> bool:
@@ -85,7 +108,7 @@ def _as_wanted(made: Mapping[str, Mapping[str, Any]], there: Mapping[str, Result
         for host, args in made.items())
 
 
-def _send(fleet: Fleet, sent: Mapping[str, Mapping[str, Any]]) -> None:
+def _send(fleet: Fleet, sent: Mapping[str, Mapping[str, Any]]) -> set[str]:
     program = watcher_program()
     results = fleet.call({host: calls.call_of(
         fleet, host, "replica_watch", args, changes=True, blobs=(program,) if args["action"] == "set" else ())
@@ -96,9 +119,7 @@ def _send(fleet: Fleet, sent: Mapping[str, Mapping[str, Any]]) -> None:
         raise StepError(f"the replica serves, its watcher does not start: {calls.first_line(result)}",
                         host=fold_hosts(list(bad)), found=str(result.data.get("stderr") or result.found or "") or None,
                         next=str(result.next or "invoke status"))
-    watched = [host for host, args in sent.items() if args["action"] == "set"]
-    if watched:
-        fleet.emit(Note(f"watched on {plural(len(watched), 'node')}: a replica that breaks starts again by itself"))
+    return {host for host, args in sent.items() if args["action"] == "set"}
 
 
 def _of_replica(fleet: Fleet, chosen: Chosen, launches: Mapping[str, Mapping[str, Any]], wishes: WatchWishes,
@@ -118,7 +139,7 @@ def _of_replica(fleet: Fleet, chosen: Chosen, launches: Mapping[str, Mapping[str
         if spec["node_rank"] == 0:
             address, http = where(document)
             spec["endpoint"] = {"address": address, "port": http, "model": str(document.get("served_name") or ""),
-                                "key_variable": chosen.key_variable}
+                                "key_variable": chosen.key_variable, "token": document.get("role") not in POOL_ROLES}
         manager = calls.manager_for(document, chosen.manager)
         # what may differ between two settings of the same watcher is left out
         lasting = {key: value for key, value in spec.items() if key not in ("generation", "key")}

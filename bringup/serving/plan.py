@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+POOL_ROLES = ("prefill", "decode")
+"""Roles of engines that clients reach through a router only."""
+ROUTER_ROLE = "router"
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -26,7 +30,7 @@ class ProcessPlan:
     `command` is the program and its fixed words (`vllm serve MODEL`, `python -m sglang.launch_server`); `env` maps a
     name to (value, layer). `ranks` are the global ranks on this node. `role` is head or worker. `http_port` is None
     where the process serves no HTTP. `ports` are all ports that it will bind, `rendezvous` the address of the head's
-    meeting point or None on one node.
+    meeting point or None on one node. Of a deployment with pools the role is prefill, decode or router.
     """
 
     host: str
@@ -53,12 +57,27 @@ class ProcessPlan:
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """One replica: head first, workers in rank order."""
+    """One replica: head first, workers in rank order.
+
+    With prefill and decode in pools of their own a replica has parts, each planned as one of these: both pools and the
+    router before them. `group` is then the name of the whole, which starts, stops and goes back together.
+    """
 
     name: str
     processes: tuple[ProcessPlan, ...]
     world_size: int
     endpoint: str
+    group: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The name of the replica that this is, or is a part of."""
+        return self.group or self.name
+
+    @property
+    def public(self) -> bool:
+        """True where clients ask it: every replica, and of one with pools the router."""
+        return self.head.role not in POOL_ROLES
 
     @property
     def head(self) -> ProcessPlan:
@@ -96,3 +115,11 @@ class LaunchPlan:
     container: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+
+    @property
+    def wholes(self) -> dict[str, tuple[ReplicaPlan, ...]]:
+        """Replica -> its parts in start order; a replica without pools is its own only part."""
+        found: dict[str, tuple[ReplicaPlan, ...]] = {}
+        for replica in self.replicas:
+            found[replica.whole] = (*found.get(replica.whole, ()), replica)
+        return found

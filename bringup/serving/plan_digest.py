@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bringup.base.errors import StepError
-from bringup.serving.plan import ProcessPlan, ReplicaPlan
+from bringup.serving.plan import POOL_ROLES, ProcessPlan, ReplicaPlan
 
 PER_HOST_FLAGS = frozenset({
     "--host", "--master-addr", "--dist-init-addr", "--data-parallel-address", "--kt-cpuinfer", "--kt-threadpool-count",
-    "--disaggregation-ib-device", "--mooncake-ib-device",
+    "--disaggregation-ib-device", "--mooncake-ib-device", "--prefill", "--decode",
 })
 """Flags whose value is worked out for a host or a replica."""
 
@@ -158,6 +158,8 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
             "addresses": bound_addresses(argv, values[host]), "endpoint": _endpoint(replica, shape),
             "values": dict(values[host]),
         }
+        if replica.group:
+            out[host].update(group=replica.group, world_size=replica.world_size)
         if common.get("container"):
             out[host]["container"] = _container(common["container"], shape, values[host])
     return out
@@ -173,7 +175,14 @@ def cache_variables(values: Mapping[str, str], hardware: str) -> dict[str, str]:
 def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mapping[str, str]) -> dict[str, Any]:
     """The container of one process: what all share, its devices (those that the variable of the vendor names, else
     as many as it has ranks), and the image by the name that this host knows it under."""
+    if not shape.ranks:  # a router computes nothing: it gets no device
+        return {**common, "image": values["image"], "client": values.get("client") or None, "brand": "",
+                "devices": [], "whole": False}
     named = next((shape.env[name] for name in DEVICE_VARIABLES if shape.env.get(name)), None)
+    if named and common["brand"] != "Huawei":
+        # the variable chooses: a container that has only these would count them anew from 0
+        return {**common, "image": values["image"], "client": values.get("client") or None,
+                "devices": list(range(int(common["devices_per_node"]))), "whole": True}
     devices = [int(word) for word in named.split(",")] if named else list(range(len(shape.ranks)))
     whole = len(devices) == int(common["devices_per_node"])
     return {**common, "image": values["image"], "client": values.get("client") or None, "devices": devices,
@@ -182,8 +191,8 @@ def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mappin
 
 def _endpoint(replica: ReplicaPlan, shape: ProcessTemplate) -> str | None:
     """The head's address as the plan has it, with the release's own port."""
-    if shape.node_rank != 0 or shape.http_port is None:
-        return None
+    if shape.node_rank != 0 or shape.http_port is None or shape.role in POOL_ROLES:
+        return None  # of two pools clients know the router alone
     address = urlsplit(replica.endpoint).hostname or ""
     return f"http://{f'[{address}]' if ':' in address else address}:{shape.http_port}/v1"
 

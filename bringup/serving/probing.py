@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
+from bringup.serving.plan import POOL_ROLES
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the head answered. `serves`: healthy, the right model, a token generated."""
+    """What the head answered. `serves`: healthy, the right model, a token generated (`pool`: of an engine that only a
+    router may ask no token is wanted)."""
 
     health: int | None
     models: tuple[str, ...]
@@ -22,10 +24,11 @@ class Probe:
     phase: str
     seconds: float
     wanted: str
+    pool: bool = False
 
     @property
     def serves(self) -> bool:
-        return self.health == 200 and self.wanted in self.models and self.token
+        return self.health == 200 and self.wanted in self.models and (self.token or self.pool)
 
     @property
     def wrong(self) -> str | None:
@@ -41,6 +44,8 @@ class Probe:
     @property
     def told(self) -> str:
         """In a few words, for status."""
+        if self.serves and self.pool:
+            return "ready, asked by the router"
         if self.serves:
             return f"a token in {self.seconds:.2f} s"
         if self.health is None:
@@ -55,16 +60,18 @@ def probe(fleet: Fleet, host: str, document: Mapping[str, Any], key: str | None,
     """Ask the process of a launch document on its own host. Without `token` nothing is generated: a request to an
     engine that lost a rank ends it."""
     address, port = where(document)
+    pool = document.get("role") in POOL_ROLES
+    token = token and not pool
     wanted = str(document.get("served_name") or "")
     result = calls.call_all(fleet, "engine_probe", {host: {
         "address": address, "port": port, "model": wanted, "key": key, "timeout": timeout,
         "token": token}}, changes=False,
         timeout=timeout * 3 + 10)[host]
     if result.bad:
-        return Probe(None, (), False, calls.first_line(result), "host", result.seconds, wanted)
+        return Probe(None, (), False, calls.first_line(result), "host", result.seconds, wanted, pool)
     data = result.data
     return Probe(data.get("health"), tuple(data.get("models") or ()), bool(data.get("token")), data.get("error"),
-                 str(data.get("phase") or ""), float(data.get("seconds") or 0.0), wanted)
+                 str(data.get("phase") or ""), float(data.get("seconds") or 0.0), wanted, pool)
 
 
 def where(document: Mapping[str, Any]) -> tuple[str, int]:

@@ -103,40 +103,57 @@ class Starting:
         self.began = time.monotonic()
         self.progressed = self.began
         self.bound_at: float | None = None
+        self.seconds = 0.0
+        self.asked = 0.0
+        self.answer: Probe | None = None
         self.watched = {host: Watched(Signs(tensor_parallel_of(list(replica.launches[host]["argv"]))))
                         for host in replica.order}
 
     def start(self) -> Outcome:
         """Start head, then workers in rank order, and watch. Stops nothing: that is the caller's decision."""
+        return self.begin() or self.watch()
+
+    def begin(self) -> Outcome | None:
+        """Start head, then workers in rank order. An outcome where one of them does not start."""
         for host in self.replica.order:
             cause = self._start_one(host)
             if cause is not None:
                 return self._failed(cause)
             self._say(host, "started")
-        return self.watch()
+        return None
 
     def watch(self) -> Outcome:
         """Wait until the replica serves or fails; also for one that an earlier run left starting."""
-        asked = 0.0
-        answer: Probe | None = None
         while True:
-            cause = self._poll()
+            outcome = self.look()
+            if outcome is not None:
+                return outcome
+
+    def look(self) -> Outcome | None:
+        """One look at it, POLL seconds at the longest while nothing is new; the outcome once there is one."""
+        cause = self._poll()
+        if cause is not None:
+            return self._failed(cause)
+        gaps = rank_gaps(self._signs(), self.replica.wanted)
+        if not gaps and self.bound_at is None:
+            self.bound_at = self.progressed = time.monotonic()
+        cause = self._overdue(gaps, self.answer)
+        if cause is not None:
+            return self._failed(cause)
+        if not gaps and time.monotonic() - self.asked >= POLL:
+            self.answer = self._ask()
+            self.asked = time.monotonic()
+            cause = self._refused(self.answer)
             if cause is not None:
                 return self._failed(cause)
-            gaps = rank_gaps(self._signs(), self.replica.wanted)
-            if not gaps and self.bound_at is None:
-                self.bound_at = self.progressed = time.monotonic()
-            cause = self._overdue(gaps, answer)
-            if cause is not None:
-                return self._failed(cause)
-            if not gaps and time.monotonic() - asked >= POLL:
-                answer = self._ask()
-                asked = time.monotonic()
-                cause = self._refused(answer)
-                if cause is not None:
-                    return self._failed(cause)
-                if answer.serves and self._poll() is None:
-                    return self._ready(answer)
+            if self.answer.serves and self._poll() is None:
+                return self._ready(self.answer)
+        return None
+
+    def gone(self) -> Outcome | None:
+        """One look at what was ready: an outcome when a process of it ended meanwhile."""
+        cause = self._poll()
+        return self._failed(cause) if cause is not None else None
 
     def _start_one(self, host: str) -> Cause | None:
         document = self.replica.launches[host]
@@ -256,15 +273,16 @@ class Starting:
         slow = slow_transport(self.fleet, self.replica.launches)
         if slow is not None:
             return self._failed(slow)
-        seconds = time.monotonic() - self.began
+        seconds = self.seconds = time.monotonic() - self.began
         ranks = sorted(rank for signs in self._signs().values() for rank in signs.ranks)
         calls.call_all(self.fleet, "engine_process", {
             host: {"action": "note", "name": self.replica.launches[host]["name"], "manager": self.replica.manager,
                    "note": {"ranks": sorted(self.watched[host].signs.ranks), "ready_after": round(seconds, 1)}}
             for host in self.replica.order}, changes=True)
         for host in self.replica.order:
-            word = "rank" if len(self.watched[host].signs.ranks) == 1 else "ranks"
-            self._say(host, f"{word} {numbers(self.watched[host].signs.ranks)} up", done=True)
+            up = self.watched[host].signs.ranks
+            told = f"{'rank' if len(up) == 1 else 'ranks'} {numbers(up)} up" if up else "answers"
+            self._say(host, told, done=True)
         return Outcome(True, seconds, len(ranks), None, self.watched, (), answer)
 
     def _failed(self, cause: Cause) -> Outcome:
@@ -276,7 +294,8 @@ class Starting:
 
     def _say(self, host: str, text: str, done: bool = False) -> None:
         document = self.replica.launches[host]
-        where = "head" if document["role"] == "head" else f"node {document['node_rank']}"
+        role = str(document["role"])
+        where = f"node {document['node_rank']}" if role == "worker" else role
         self.fleet.emit(Progress(f"{self.replica.name} {host}", f"{where}, {text}", host=host, done=done))
 
 

@@ -19,7 +19,7 @@ from bringup.agent.watcher import deciding, talking
 
 FIELDS = ("root", "name", "state", "manager", "replica", "node", "node_rank", "release", "generation", "key", "address",
           "port", "peers", "restarts", "silence", "start_limit", "grace", "tick", "token_every")
-"""What a spec holds; endpoint (the head's: address, port, model, key_variable), on_alert, account and user may come."""
+"""What a spec holds; endpoint (the head's: address, port, model, key_variable, token), on_alert, account and user may come."""
 
 TOKEN_LIMIT = 120.0
 """Seconds without a token from a serving head that are worth a call."""
@@ -133,9 +133,10 @@ class Watcher(object):
     def _token(self, head):
         secrets = launch.read_secrets(self.place)
         args = {"address": head["address"], "port": head["port"], "model": head["model"],
-                "key": secrets.get(head.get("key_variable") or ""), "token": True, "timeout": 60.0}
+                "key": secrets.get(head.get("key_variable") or ""), "token": head.get("token", True), "timeout": 60.0}
         seen = engine_probe.run(Task(args, root=self.spec["root"]))
-        self.serves = bool(seen["health"] == 200 and seen["token"])
+        # of a pool that a router asks no token is wanted
+        self.serves = bool(seen["health"] == 200 and (seen["token"] or not args["token"]))
         if self.serves:
             self.token_at = time.time()
             if self.memory.alerted.startswith("no token"):

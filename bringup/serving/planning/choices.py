@@ -12,8 +12,11 @@ from bringup.inventory.model import Inventory
 from bringup.serving.planner import Variables, deployment_of
 from bringup.serving.planning.deployment import Deployment
 from bringup.serving.planning.fit import MOST_NODES, Choice, arithmetic, choose, node_count
+from bringup.serving.planning.pools import MOST_NODES as MOST_POOL_NODES
+from bringup.serving.planning.pools import POOLS, pool_numbers
 from bringup.serving.planning.replicas import host_groups
 from bringup.serving.recipes.load import find_recipe, load_library
+from bringup.serving.recipes.render import Request, render
 from bringup.serving.recipes.schema import Library, Recipe
 
 
@@ -69,7 +72,8 @@ def _all(library: Library, recipe: Recipe, deployment: Deployment, hosts: int) -
                 except InputError as error:
                     yield Option(engine, variant.key, variant.precision, name, 1, error.what)
                     continue
-                yield from _counts(choice, wanted, hosts)
+                yield from _pools(library, choice, wanted, hosts) if choice.strategy.deploy_type == POOLS else \
+                    _counts(choice, wanted, hosts)
 
 
 def _counts(choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
@@ -84,6 +88,23 @@ def _counts(choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
         except InputError as error:
             problem = error.what
         yield _option(choice, wanted, count, problem, hosts)
+
+
+def _pools(library: Library, choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
+    """Two pools on one node or on two."""
+    rendering = render(library, choice.recipe, Request(choice.variant.key, choice.strategy.name, choice.hardware.name,
+                                                       choice.features))
+    for count in range(1, min(hosts, MOST_POOL_NODES) + 1):
+        plain = _option(choice, wanted, count, None, hosts)
+        try:
+            numbers = {**arithmetic(choice, count, plain.context),
+                       **pool_numbers(choice, wanted, rendering, count)}
+        except InputError as error:
+            yield replace(plain, problem=error.what, replicas=0)
+            continue
+        yield replace(plain, sizes=f"2 x {_sizes(numbers)}", needed_gb=numbers["needed_gb"],
+                      kv_tokens=numbers.get("kv_tokens"), weights_gb=numbers.get("weights_per_device_gb"),
+                      left_gb=numbers.get("left_per_device_gb"))
 
 
 def _option(choice: Choice, wanted: Deployment, nodes: int, problem: str | None, hosts: int) -> Option:

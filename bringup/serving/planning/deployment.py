@@ -11,6 +11,7 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
+from bringup.serving.planning.router import RouterWishes, read_router
 from bringup.serving.planning.watch import WatchWishes, read_watch
 from bringup.weights.wanted import parse_weights
 
@@ -20,7 +21,7 @@ _KEYS = ("recipe", "recipes", "engine", "engine_version", "hardware", "strategy"
          "environments", "manager", "model_path", "served_name", "nodes", "tensor_parallel", "pipeline_parallel",
          "replicas", "host", "port", "master_port", "data_parallel_rpc_port", "api_key", "arguments", "env",
          "context_length", "load_deadline", "distributed_timeout", "kernels", "image", "image_archive",
-         "container", "set_env", "check_flags", "weights", "watcher")
+         "container", "set_env", "check_flags", "weights", "watcher", "router")
 _CONTAINER_KEYS = ("client", "user", "shm_gb", "mounts", "options")
 
 
@@ -83,6 +84,7 @@ class Deployment:
     image_archive: str | None = None
     container: ContainerWishes = field(default_factory=ContainerWishes)
     watcher: WatchWishes | None = None
+    router: RouterWishes = field(default_factory=RouterWishes)
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
     origin: Origin | None = field(default=None, compare=False)
 
@@ -134,6 +136,7 @@ def read_deployment(value: Any, where: Origin | None = None, written: Any = None
         context_length=read.number("context_length"), load_deadline=read.number("load_deadline"),
         distributed_timeout=read.number("distributed_timeout"),
         watcher=read_watch(value.get("watcher"), read.at("watcher")),
+        router=read_router(value.get("router"), read.at("router")),
         origins={str(key): place for key in value if (place := value_origin(written, key)) is not None}, origin=where,
     )
 

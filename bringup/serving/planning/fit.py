@@ -45,9 +45,8 @@ class Choice:
     features: tuple[str, ...]
 
 
-def choose(library: Library, recipe: Recipe, deployment: Deployment, *, pools: bool = False) -> Choice:
-    """Look up what the deployment names; refuse what the recipe does not offer, and without `pools` what is only
-    shown. Raises InputError."""
+def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
+    """Look up what the deployment names; refuse what the recipe does not offer. Raises InputError."""
     engine = None
     if deployment.engine != "vllm":
         engine = recipe.engines.get(deployment.engine)
@@ -63,10 +62,6 @@ def choose(library: Library, recipe: Recipe, deployment: Deployment, *, pools: b
         raise InputError(f"{recipe.name} on {deployment.engine} does not run as {name}",
                          where=deployment.where("strategy"), expected=", ".join(allowed),
                          next=f"strategy: {nearest(name, allowed) or allowed[0]}")
-    if strategy.deploy_type == "pd_cluster" and not pools:
-        raise InputError(f"{name} is shown by plan and recipe.render, but not run by bringup",
-                         where=deployment.where("strategy"),
-                         expected=", ".join(other for other in allowed if other != name))
     _gate_hardware(recipe, variant, hardware, engine, deployment)
     known = engine.features if engine else recipe.features
     features = deployment.features if deployment.features is not None else tuple(

@@ -1,26 +1,44 @@
-"""Prefill and decode in pools of their own (`pd_cluster`): both on one node, half of its devices each; a plan to read.
+"""Prefill and decode in pools of their own (`pd_cluster`) with a router before them.
 
-bringup does not run it: its start order is told, its router is upstream's.
+One node: both pools on it, half of its devices each, as upstream renders it. Two nodes: a node for each pool, all of
+its devices. The router runs beside the prefill pool; clients know the router alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bringup.base.errors import InputError
-from bringup.serving.plan import Argument, ProcessPlan, ReplicaPlan
+from bringup.base.text import plural
+from bringup.serving.plan import ROUTER_ROLE, Argument, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment
 from bringup.serving.planning.fit import Choice, utilization
-from bringup.serving.planning.site import Site, Words, common_of, environment_of, own_words
+from bringup.serving.planning.router import router_process
+from bringup.serving.planning.site import Node, Site, Words, common_of, environment_of, own_words
 from bringup.serving.recipes.render import PoolRendering, Rendering
 
 POOLS = "pd_cluster"
-ORDER = ("prefill and decode side by side; when both answer /health and /v1/models, the router before them; traffic "
-         "comes in by the router")
+MOST_NODES = 2
+ORDER = ("prefill and decode side by side; when all their ranks joined and both answer /health and /v1/models, the "
+         "router before them, through which a token is generated; clients come in by the router")
 _ADDRESS = {"prefill": "$PREFILL_NODE_1", "decode": "$DECODE_NODE_1"}
 _RPC = {"prefill": ("$PREFILL_DP_RPC_PORT", 13345), "decode": ("$DECODE_DP_RPC_PORT", 13346)}
+_SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one pool takes its devices: `devices` by number on its node, its ranks are `tp` x `dp`."""
+
+    devices: tuple[int, ...]
+    tp: int
+    dp: int
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.dp
 
 
 def pools_of(rendering: Rendering) -> dict[str, PoolRendering]:
@@ -29,53 +47,162 @@ def pools_of(rendering: Rendering) -> dict[str, PoolRendering]:
     return {name: pool for name, pool in named if pool is not None}
 
 
-def pool_numbers(choice: Choice, deployment: Deployment, rendering: Rendering) -> Mapping[str, Any]:
-    """What the arithmetic says of each pool, which holds all of the weights on its half of the devices.
+def layout_of(role: str, pool: PoolRendering, local: int, nodes: int) -> Layout:
+    """One node is shared in halves; on two nodes a pool has `local` devices, and tensor parallelism that took all of
+    its half takes all of them."""
+    first = pool.gpus if role == "decode" and nodes == 1 else 0
+    share = pool.gpus if nodes == 1 else local
+    dp = max(1, pool.dp_size)
+    tp = share if nodes > 1 and dp == 1 and pool.tp == pool.gpus else pool.tp
+    return Layout(tuple(range(first, first + min(share, tp * dp))), tp, dp)
 
-    Raises InputError where they leave no room for the cache.
+
+def pool_nodes(choice: Choice, deployment: Deployment, rendering: Rendering) -> tuple[int, str]:
+    """Nodes of a replica and why: what is asked for, else the fewest that hold it. Raises InputError."""
+    asked, where = deployment.nodes, "nodes"
+    if asked is None and deployment.replicas:
+        asked, where = len(next(iter(deployment.replicas.values()))), "replicas"
+    if asked is not None and asked > MOST_NODES:
+        raise InputError(f"{choice.strategy.name} puts its two pools on one node or two, {plural(asked, 'node')} are "
+                         "asked for", where=deployment.where(where), expected="1 or 2", next="nodes: 2")
+    told = {1: "both pools on one node, half of its devices each", 2: "a node for each pool, the router beside prefill"}
+    if asked is not None:
+        pool_numbers(choice, deployment, rendering, asked)
+        return asked, told[asked]
+    try:
+        pool_numbers(choice, deployment, rendering, 1)
+        return 1, told[1]
+    except InputError:
+        pool_numbers(choice, deployment, rendering, 2)
+        return 2, told[2]
+
+
+def pool_numbers(choice: Choice, deployment: Deployment, rendering: Rendering, nodes: int) -> Mapping[str, Any]:
+    """What the arithmetic says of the pools, each of which holds all of the weights.
+
+    Raises InputError where the devices are too few or leave no room for the cache, with what would fit.
     """
-    pool = next(iter(pools_of(rendering).values()))
-    device = choice.hardware.vram_gb / choice.hardware.gpu_count
+    local = choice.hardware.gpu_count
+    each = {role: layout_of(role, pool, local, nodes) for role, pool in pools_of(rendering).items()}
+    for role, layout in each.items():
+        if len(layout.devices) < layout.ranks:
+            raise InputError(f"the {role} pool has {plural(layout.ranks, 'rank')} and {len(layout.devices)} devices "
+                             f"of {plural(nodes, 'node')}", where=deployment.where("strategy"),
+                             next="nodes: 2   (a node for each pool)" if nodes == 1 else None)
+    needed, there = 2 * choice.variant.vram_minimum_gb, choice.hardware.vram_gb * nodes
+    first = next(iter(each.values()))
     numbers: dict[str, Any] = {
-        "tensor_parallel": pool.tp, "pipeline_parallel": 1, "data_parallel": max(1, pool.dp_size),
-        "world_size": 2 * pool.gpus, "needed_gb": 2 * choice.variant.vram_minimum_gb, "start_order": ORDER,
-        "router_policy": rendering.router_policy}
-    weights = choice.variant.weights_gb
-    if weights is None:
-        return numbers
-    each = weights / pool.gpus
-    left = device * utilization(choice) - each
-    if left <= 0:
+        "tensor_parallel": first.tp, "pipeline_parallel": 1, "data_parallel": first.dp,
+        "world_size": sum(layout.ranks for layout in each.values()), "needed_gb": needed, "there_gb": there,
+        "start_order": ORDER, "router_policy": rendering.router_policy}
+    device = choice.hardware.vram_gb / local
+    weights = max((_weights(choice, layout) or 0.0 for layout in each.values()), default=0.0)
+    if weights and device * utilization(choice) - weights <= 0:
         raise InputError(
-            f"each pool puts {each:,.1f} GB of weights on each of its {pool.gpus} devices of {device:,.0f} GB and "
-            "leaves no room for the KV cache", where=deployment.where("strategy"),
-            expected=f"less than {utilization(choice):.0%} of the device",
-            next="a smaller variant, or hardware with more memory: invoke plan --options")
-    numbers.update(weights_per_device_gb=round(each, 1), left_per_device_gb=round(left, 1), kv_tokens=None)
+            f"each pool puts {weights:,.1f} GB of weights on each of its {len(first.devices)} devices of "
+            f"{device:,.0f} GB and leaves no room for the KV cache", where=deployment.where("strategy"),
+            expected=f"less than {utilization(choice):.0%} of the device", next=_nearest(choice, rendering, nodes))
+    if needed > there:
+        raise InputError(f"two pools of {choice.recipe.name} {choice.variant.precision} need {needed:,.0f} GB, "
+                         f"{plural(nodes, 'node')} of {choice.hardware.display_name} "
+                         f"{'has' if nodes == 1 else 'have'} {there:,.0f} GB", where=deployment.where("strategy"),
+                         next=_nearest(choice, rendering, nodes))
+    if not weights:
+        return numbers
+    left = device * utilization(choice) - weights
+    numbers.update(weights_per_device_gb=round(weights, 1), left_per_device_gb=round(left, 1), kv_tokens=None)
     token = choice.recipe.shape.kv_bytes_per_token
     if token:
-        numbers["kv_tokens"] = int(left * 1e9 / token) * max(1, pool.dp_size)
+        numbers["kv_tokens"] = int(left * 1e9 / token) * first.dp
     return numbers
 
 
-def pool_replica(name: str, site: Site, rendering: Rendering) -> ReplicaPlan:
-    """Both processes of a node: prefill, then decode."""
+def _weights(choice: Choice, layout: Layout) -> float | None:
+    """Decimal GB on each device of a pool; data parallel ranks share out the routed experts and repeat the rest."""
+    weights, share = choice.variant.weights_gb, choice.recipe.shape.expert_share
+    if weights is None:
+        return None
+    if layout.dp == 1 or share is None:
+        return weights / layout.tp
+    return weights * share / layout.ranks + weights * (1 - share) / layout.tp
+
+
+def _nearest(choice: Choice, rendering: Rendering, nodes: int) -> str:
+    """What would fit: a node for each pool, a smaller variant, else another strategy."""
+    variants = [choice.variant, *(variant for variant in choice.recipe.variants.values()
+                                  if not variant.supported_hardware and not variant.engines
+                                  and variant.vram_minimum_gb < choice.variant.vram_minimum_gb)]
+    for variant in variants:
+        for count in range(nodes, MOST_NODES + 1):
+            if (variant, count) == (choice.variant, nodes):
+                continue
+            device = choice.hardware.vram_gb / choice.hardware.gpu_count
+            smaller = replace(choice, variant=variant)
+            layouts = [layout_of(role, pool, choice.hardware.gpu_count, count)
+                       for role, pool in pools_of(rendering).items()]
+            fits = all((_weights(smaller, layout) or 0.0) < device * utilization(smaller) for layout in layouts)
+            if fits and 2 * variant.vram_minimum_gb <= choice.hardware.vram_gb * count \
+                    and all(len(layout.devices) >= layout.ranks for layout in layouts):
+                name = "" if variant is choice.variant else f"variant: {variant.key} with "
+                return f"{name}nodes: {count}"
+    others = [name for name in choice.recipe.compatible_strategies if name != choice.strategy.name]
+    return f"strategy: {others[0]}" if others else "hardware with more memory: invoke plan --options"
+
+
+def pool_replica(name: str, site: Site, renderings: Mapping[str, Rendering], local: int, lab: bool
+                 ) -> tuple[ReplicaPlan, ...]:
+    """The parts of a replica: prefill, decode, router. `renderings` are by host (the model may lie elsewhere on
+    each), `local` is how many devices a node has."""
+    parts, urls = [], {}
+    head = renderings[site.head.host]
+    for role in pools_of(head):
+        node = site.nodes[0] if role == "prefill" else site.nodes[-1]
+        rendering = renderings[node.host]
+        pool = pools_of(rendering)[role]
+        layout = layout_of(role, pool, local, len(site.nodes))
+        process = _pool(role, pool, _on(site, node, lab), rendering, layout)
+        urls[role] = f"http://{_bracketed(node.address)}:{process.http_port}"
+        parts.append(ReplicaPlan(f"{name}-{role}", (process,), layout.ranks, f"{urls[role]}/v1", name))
+    router = router_process(site.head.host, site.deployment.router, head.router_policy, urls,
+                            (site.bind, site.bind_reason), (site.port, site.port_reason), site.deployment.env)
+    endpoint = f"http://{_bracketed(site.head.address)}:{site.port}/v1"
+    return (*parts, ReplicaPlan(f"{name}-{ROUTER_ROLE}", (router,), 0, endpoint, name))
+
+
+def _on(site: Site, node: Node, lab: bool) -> Site:
+    """The site as one node of it: each pool is an engine of one node."""
+    own = node.address if lab and not site.deployment.host else site.bind
+    return replace(site, nodes=(node,), bind=own)
+
+
+def _pool(role: str, pool: PoolRendering, site: Site, rendering: Rendering, layout: Layout) -> ProcessPlan:
     node = site.head
-    processes: list[ProcessPlan] = []
-    for rank, (role, pool) in enumerate(pools_of(rendering).items()):
-        first = rank * pool.gpus
-        arguments = tuple(_filled(argument, role, node.address) for argument in pool.arguments)
-        words = Words(arguments)
-        port = int(_value(arguments, "--port") or site.port)
-        common_of(replace(site, port=port, port_reason=f"port of {role}"), words)
-        own_words(site, words)
-        env = {key: (_in_words(value, role, node.address), layer)
-               for key, (value, layer) in environment_of(site, replace(rendering, env=pool.env), 0).items()}
-        ports = [port, *(int(env[key][0]) for key in ("VLLM_NIXL_SIDE_CHANNEL_PORT",) if key in env)]
-        processes.append(ProcessPlan(node.host, role, rank, tuple(range(first, first + pool.gpus)), rendering.command,
-                                     tuple(words.arguments), env, port, tuple(ports)))
-    return ReplicaPlan(name, tuple(processes), sum(len(process.ranks) for process in processes),
-                       f"http://{node.address}:{site.port}/v1")
+    arguments = tuple(_filled(argument, role, node.address) for argument in pool.arguments)
+    words = Words(arguments)
+    port = int(_value(arguments, "--port") or site.port)
+    if layout.dp == 1 and layout.tp != pool.tp:
+        words.put(("--tensor-parallel-size", str(layout.tp)), f"{role} has the devices of a node")
+    common_of(replace(site, port=port, port_reason=f"port of {role}"), words)
+    own_words(site, words)
+    env = {key: (_in_words(value, role, node.address), layer)
+           for key, (value, layer) in environment_of(site, replace(rendering, env=pool.env), 0).items()}
+    devices = ",".join(str(number) for number in layout.devices)
+    if env.get("CUDA_VISIBLE_DEVICES", (devices, ""))[0] != devices:
+        env["CUDA_VISIBLE_DEVICES"] = (devices, "site")
+    return ProcessPlan(node.host, role, 0, tuple(range(layout.ranks)), rendering.command, tuple(words.arguments), env,
+                       port, (port, *_more_ports(words.arguments, env, layout)))
+
+
+def _more_ports(arguments: Sequence[Argument], env: Mapping[str, tuple[str, str]], layout: Layout) -> list[int]:
+    """The side channels, one a data parallel rank, and where data parallel ranks meet."""
+    side = env.get(_SIDE_CHANNEL, ("", ""))[0]
+    ports = [int(side) + rank for rank in range(layout.dp)] if side.isdigit() else []
+    meeting = _value(arguments, "--data-parallel-rpc-port")
+    return ports + ([int(meeting)] if meeting and meeting.isdigit() else [])
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def _in_words(text: str, role: str, address: str) -> str:
@@ -90,6 +217,6 @@ def _filled(argument: Argument, role: str, address: str) -> Argument:
     return replace(argument, words=words, reason=f"{argument.reason}; {address}")
 
 
-def _value(arguments: tuple[Argument, ...], flag: str) -> str | None:
+def _value(arguments: Sequence[Argument], flag: str) -> str | None:
     return next((argument.words[1] for argument in arguments if argument.words[0] == flag and len(argument.words) > 1),
                 None)
