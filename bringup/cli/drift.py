@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 _FLAGS = tuple(option for option in COMMON if option.name not in ("check", "diff", "yes"))
 
 
-@verb([*_FLAGS, Option("against", help="another inventory: compare what runs there instead")])
+@verb([*_FLAGS, Option("against", help="another inventory: compare what runs there instead"),
+       Option("contract", False, "ask the approved checks of the contract now, too"),
+       Option("times", help="with --contract: how often each of them (1)")])
 def drift(options: Options) -> ExitStatus:
     """Compare what runs with what was approved: links, files, units, flags, packages, drivers (exit 4 when not)."""
+    times = options.number("times", least=1)
+    if times is not None and not options.contract:
+        raise InputError("--times says how often --contract asks", next="invoke drift --contract --times 5")
     if options.against:
+        if options.contract:
+            raise InputError("--contract asks what runs here, --against compares with another inventory")
         return _between(options)
-    reading = read_stages(options, "drift", whole=False)
+    more = {"drift_contract": True, "drift_times": times or 1} if options.contract else {}
+    reading = read_stages(options, "drift", more, whole=False)
     return run_data(reading, "drift", _Page(options))
 
 
@@ -75,6 +83,8 @@ class _Page:
             _say_findings(self.options, event.findings, "")
             self.shown = True
             return True
+        if isinstance(event, Findings):
+            return True  # what was asked again is told as drift
         failed = isinstance(event, TaskEnded) and event.result.status.value == "failed"
         return failed and self.shown
 

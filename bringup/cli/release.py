@@ -107,7 +107,7 @@ def _show(options: Options, event: Event, name: str) -> bool:
     if options.format == "json":
         say(json.dumps(_records(table), indent=2, ensure_ascii=False))
     else:
-        for line in fitted(table):
+        for line in fitted(table, free=2 if name == "releases" else 1):
             say(line)
     return True
 
@@ -125,18 +125,20 @@ def columns(table: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def fitted(table: Sequence[Sequence[str]]) -> list[str]:
-    """The same for this terminal: where a line would be too long for it, the last column gets lines of its own."""
+def fitted(table: Sequence[Sequence[str]], free: int = 1) -> list[str]:
+    """The same for this terminal: where a line would be too long for it, the last `free` columns get lines of their
+    own."""
     import textwrap
 
     from bringup.ui.screen import line_width
 
     lines, width = columns(table), line_width()
-    if len(table[0]) < 2 or max(len(line) for line in lines) <= width:
+    if len(table[0]) <= free or max(len(line) for line in lines) <= width:
         return lines
     out = []
-    for row, line in zip(table, columns([list(row[:-1]) for row in table]), strict=True):
+    for row, line in zip(table, columns([list(row[:-free]) for row in table]), strict=True):
         out.append(line)
-        out += textwrap.wrap(row[-1], max(width, 20), initial_indent="    ", subsequent_indent="      ",
-                             break_on_hyphens=False)
+        for text in row[-free:]:
+            out += textwrap.wrap(text, max(width, 20), initial_indent="    ", subsequent_indent="      ",
+                                 break_on_hyphens=False)
     return out

@@ -14,7 +14,7 @@ from bringup.base.text import fold_hosts, nearest, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases import chosen as chosen_release
 from bringup.releases import storing
-from bringup.releases.approval import Approval, approval_of, approve, over_times
+from bringup.releases.approval import Approval, approval_of, approve, over_times, remember
 from bringup.releases.history import CONTRACT_FAILED
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import Survey, look
@@ -105,6 +105,8 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         fleet.emit(Findings("contract", tuple(found)))
     bad = [finding for finding in found if finding.blocks]
     _record(fleet, members, survey, bad, results, whole=asking.whole)
+    remember(fleet, members, {name: survey.replicas[name].nodes[hosts[0]].release for name, hosts in members.items()},
+             survey.stores, found)
     asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
     if asked:
         names = list(members)

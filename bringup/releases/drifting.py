@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import FindingError
@@ -11,8 +11,10 @@ from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases import storing
+from bringup.releases.approval import Approval, approval_of, drift_findings
+from bringup.releases.contract import check_contract
 from bringup.releases.drift import judge
-from bringup.releases.history import HostStore, merge
+from bringup.releases.history import History, HostStore, merge
 from bringup.releases.planned import looked_at
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
@@ -21,8 +23,8 @@ from bringup.serving import engine_calls as calls
 def find_drift(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Approved against running on every node of a replica; nothing is changed.
 
-    `args`: compare (bool): judge nothing, give each host's facts as its result's data. Raises FindingError (4) where
-    something drifted or could not be read.
+    `args`: compare (bool): judge nothing, give each host's facts as its result's data; contract (bool): ask the
+    approved checks now, `times` times. Raises FindingError (4) where something drifted or could not be read.
     """
     plan, members = looked_at(fleet)
     hosts = [host for nodes in members.values() for host in nodes]
@@ -44,6 +46,7 @@ def find_drift(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     if history.mixed:
         found.insert(0, Finding("drift.release", fold_hosts(hosts), Verdict.FAIL, "hosts use different releases",
                                 mend="invoke provision finishes the deploy, invoke rollback undoes it"))
+    found += _contract(fleet, args, members, seen, stores, history)
     fleet.emit(Findings("drift", tuple(found)))
     blocking = [finding for finding in found if finding.blocks]
     label = history.in_use.label if history.in_use else "no release"
@@ -53,6 +56,39 @@ def find_drift(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     if blocking:
         raise FindingError(f"{label} {told}", found=blocking[0].summary, next=blocking[0].mend)
     return {host: Result(host, "find_drift", Status.OK) for host in hosts}
+
+
+def _contract(fleet: Fleet, args: Mapping[str, Any], members: Mapping[str, Sequence[str]],
+              seen: Mapping[str, Mapping[str, Any]], stores: Mapping[str, HostStore], history: History
+              ) -> list[Finding]:
+    """What became of the approved contract, asked again where `args` says so. Raises FindingError without one."""
+    if history.in_use is None:
+        return []
+    digest, silent = history.in_use.digest, []
+    if args.get("contract"):
+        approval = approval_of(stores, digest)
+        if approval is None:
+            raise FindingError("there is no approved contract to ask", found=f"{history.in_use.label} in use",
+                               next="invoke verify --approve")
+        silent = _ask_again(fleet, members, seen, approval, int(args.get("times") or 1))
+        stores = storing.stores_of(fleet, list(stores))
+    return silent + drift_findings(stores, digest, fold_hosts(list(stores)))
+
+
+def _ask_again(fleet: Fleet, members: Mapping[str, Sequence[str]], seen: Mapping[str, Mapping[str, Any]],
+               approval: Approval, times: int) -> list[Finding]:
+    """Ask the approved checks now; the hosts remember how it went. A finding for each replica that cannot be asked."""
+    silent = [name for name, hosts in members.items() if not any(
+        process["state"] == "running" for process in (seen.get(hosts[0]) or {"processes": {}})["processes"].values())]
+    asked = [name for name in members if name not in silent]
+    if asked:
+        try:
+            check_contract(fleet, {"only": list(approval.checks), "times": times, "replicas": asked})
+        except FindingError as error:
+            # what failed is told as drift, from what the hosts remember of it
+            fleet.emit(StageSummary("contract", error.what))
+    return [Finding("drift.contract", name, Verdict.UNKNOWN, f"the head {members[name][0]} does not run: there is "
+                    "nothing to ask", mend="invoke start") for name in silent]
 
 
 def _packages(fleet: Fleet, seen: Mapping[str, Mapping[str, Any]], stores: Mapping[str, HostStore]

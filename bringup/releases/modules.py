@@ -65,8 +65,10 @@ def specs() -> list[ModuleSpec]:
             "reason": {"type": "str"}}, fleet_action=pin_release, help="keep a release whatever is removed"),
         ModuleSpec("remove_releases", {"keep": {"type": "int", "default": KEEP}}, fleet_action=remove_releases,
                    help="remove old releases and environments that no release uses"),
-        ModuleSpec("find_drift", {"compare": {"type": "bool", "default": False}}, fleet_action=find_drift,
-                   reads_only=True, help="what runs against what was approved"),
+        ModuleSpec("find_drift", {
+            "compare": {"type": "bool", "default": False}, "contract": {"type": "bool", "default": False},
+            "times": {"type": "int", "default": 1}}, fleet_action=find_drift, reads_only=True,
+            help="what runs against what was approved"),
         ModuleSpec("list_runs", {"since": {"type": "str"}}, fleet_action=list_runs, reads_only=True,
                    help="every run that changed these hosts, from their own journals"),
         ModuleSpec("list_releases", {"between": {"type": "list", "default": []}}, fleet_action=list_releases,

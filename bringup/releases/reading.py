@@ -11,6 +11,7 @@ from bringup.base.events import Findings, Line, Note
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts
 from bringup.releases import storing
+from bringup.releases.approval import told_of
 from bringup.releases.document import differences, short
 from bringup.releases.history import Entry, History, merge
 from bringup.releases.planned import looked_at
@@ -30,7 +31,8 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     """
     _, members = looked_at(fleet)
     hosts = [host for nodes in members.values() for host in nodes]
-    history = merge(storing.stores_of(fleet, hosts))
+    stores = storing.stores_of(fleet, hosts)
+    history = merge(stores)
     between = [str(name) for name in args.get("between") or ()]
     if between:
         old, new = (history.find(name) for name in between)
@@ -39,7 +41,8 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
         return {}
     if not history.entries:
         fleet.emit(Note("no release was made here yet; next: invoke provision"))
-    fleet.emit(Findings("releases", (), {"releases": rows(history, hosts)}))
+    fleet.emit(Findings("releases", (), {"releases": rows(history, hosts, {
+        entry.digest: told_of(stores, entry.digest) for entry in history.entries})}))
     for entry in history.entries:
         if entry.state == "bad":
             fleet.emit(Note(f"{entry.label} is bad: {entry.reason or 'its start failed'}",
@@ -53,16 +56,18 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     return {}
 
 
-def rows(history: History, hosts: Sequence[str]) -> list[list[str]]:
-    """The table: a heading, then a line per release, the newest first."""
-    out = [["release", "digest", "state", "made", "by", "last start", "differs from the one before"]]
+def rows(history: History, hosts: Sequence[str], contracts: Mapping[str, str]) -> list[list[str]]:
+    """The table: a heading, then a line per release, the newest first. `contracts` maps a digest to what became of its
+    contract."""
+    out = [["release", "digest", "state", "made", "by", "last start", "contract", "differs from the one before"]]
     before: Entry | None = None
     body = []
     for entry in history.entries:
         changes = "; ".join(differences(before.release, entry.release)[:3]) if before else "the first here"
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_at)) if entry.made_at else "-"
         body.append([entry.label, short(entry.digest), state_of(entry, hosts), made, entry.by or "-",
-                     duration(entry.seconds) if entry.seconds else "-", changes or "nothing that is told"])
+                     duration(entry.seconds) if entry.seconds else "-", contracts.get(entry.digest, "-"),
+                     changes or "nothing that is told"])
         before = entry
     return out + body[::-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
@@ -39,6 +40,41 @@ def test_a_part_of_it_some_times_and_the_reports(site: Site) -> None:
     assert any("contract.tools.nested" in str(name) and case.find("failure") is not None
                for name, case in cases.items()), list(cases)
     assert SECRET not in bad.stdout and SECRET not in xml.read_text()
+
+
+def test_an_approval_is_told_by_releases_and_what_fails_later_by_drift(site: Site) -> None:
+    assert site.data("releases")[0]["contract"] == "not approved"
+    assert "never approved" in site.good("drift", "-v")
+    early = site.run("drift", "--contract")
+    assert early.returncode == 4 and "no approved contract" in early.stdout and "verify --approve" in early.stdout
+    site.good("verify", "--approve")
+    approved = site.data("releases")[0]["contract"]
+    assert re.fullmatch(r"approved \d{4}-\d\d-\d\d by \S+@\S+", approved), approved
+    site.good("drift")
+    fault = site.models() / "lab_engine_fault.json"
+    fault.write_text('{"name": "flaky"}')
+    try:
+        done = site.run("drift", "--contract", "--times", "4")
+        assert done.returncode == 4, done.stdout
+        assert approved in " ".join(done.stdout.split())
+        often = re.search(r"contract\.tools\.repeat +(\d) of 4 times", done.stdout)
+        assert often and 0 < int(often[1]) <= 4, done.stdout
+        again = site.run("drift")
+        assert again.returncode == 4 and often[0] in again.stdout, "the hosts remember it"
+    finally:
+        fault.unlink()
+    assert "failed later" in site.data("releases")[0]["contract"]
+    # one check asked again and well leaves the others as they were
+    site.good("verify", "--only", "tools.repeat")
+    left = site.run("drift")
+    assert left.returncode == 4 and "contract.tools.repeat" not in left.stdout, left.stdout
+    site.good("verify")
+    site.good("drift")
+    assert site.data("releases")[0]["contract"] == approved
+    for words, said in ((("--times", "3"), "--contract"), (("--contract", "--times", "0"), "from 1 on"),
+                        (("--contract", "--against", "lab"), "--against compares")):
+        wrong = site.run("drift", *words)
+        assert wrong.returncode == 2 and said in wrong.stdout, wrong.stdout
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -396,7 +396,7 @@ def test_a_rollback_switches_all_nodes_of_a_replica_or_none(rig: Rig) -> None:
     assert caught.value.host == "n3"
     fleet.dead.clear()
     assert rig.current() == link and rig.pids() == before
-    states = [row[2] for row in rows(merge(storing.stores_of(rig.run(), HOSTS)), HOSTS)[1:]]
+    states = [row[2] for row in rows(merge(storing.stores_of(rig.run(), HOSTS)), HOSTS, {})[1:]]
     assert states == ["current, good", "good"], "the way back is forgotten as well"
     rig.rollback()
     assert rig.told(Ready)[0].release == "r0001"
