@@ -14,6 +14,7 @@ from bringup.releases.history import CONTRACT_FAILED, History, HostStore, merge
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import how_it_ended
+from bringup.serving.plan import POOL_ROLES
 from bringup.serving.probing import Probe, probe
 from bringup.serving.signs import numbers
 
@@ -92,7 +93,7 @@ class Survey:
 def look(fleet: Fleet, replicas: Mapping[str, Sequence[str]], manager: str, *, ask: bool = True,
          key: str | None = None) -> Survey:
     """Read stores and processes of these replicas (name -> hosts, head first) and ask each head for a token."""
-    hosts = [host for members in replicas.values() for host in members]
+    hosts = list(dict.fromkeys(host for members in replicas.values() for host in members))
     stores = calls.call_all(fleet, "release_store", {h: {"action": "list"} for h in hosts}, changes=False)
     states = calls.call_all(fleet, "engine_process", {h: {"action": "status", "manager": manager} for h in hosts},
                             changes=False)
@@ -107,7 +108,7 @@ def look(fleet: Fleet, replicas: Mapping[str, Sequence[str]], manager: str, *, a
             release = nodes[head].release or ""
             launches = read[head].launches.get(release, {}) if head in read else {}
             document = launches.get(f"{name}-{head}")
-            if document and document.get("endpoint"):
+            if document and (document.get("endpoint") or document.get("role") in POOL_ROLES):
                 answer = probe(fleet, head, document, key, token=all(node.up for node in nodes.values()))
         views[name] = ReplicaView(name, nodes, answer)
     return Survey(views, merge(read), read, silent)

@@ -16,11 +16,13 @@ from bringup.base.secrets import SCRUBBER, Secret
 from bringup.base.text import nearest
 from bringup.inventory.model import Inventory
 from bringup.serving.engines.facts import Engine, engine_named
-from bringup.serving.plan import LaunchPlan, ProcessPlan, ReplicaPlan
+from bringup.serving.plan import ROUTER_ROLE, LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment, read_deployment
 from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
-from bringup.serving.planning.pools import POOLS, pool_numbers, pool_replica
+from bringup.serving.planning.pools import POOLS, pool_nodes, pool_numbers, pool_replica
 from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
+from bringup.serving.planning.router import PROGRAM as ROUTER
+from bringup.serving.planning.router import missing as router_missing
 from bringup.serving.planning.site import (
     HostFacts,
     Node,
@@ -31,7 +33,7 @@ from bringup.serving.planning.site import (
     serves_http,
 )
 from bringup.serving.recipes.load import find_recipe, load_library
-from bringup.serving.recipes.render import INTERFACE, Rendering, Request
+from bringup.serving.recipes.render import INTERFACE, Rendering, Request, render
 from bringup.serving.recipes.schema import Library
 from bringup.serving.recipes.servers import render_for
 from bringup.serving.versions import at_least, check_flag_table, check_parsers, flag_value
@@ -45,11 +47,11 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     """The plan of the inventory's deployment.
 
     `variables(host)` are a host's rendered variables. `facts` are what was found on hosts (address and interface on
-    the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). With `pools` a strategy
-    that is only shown (pd_cluster) is planned too. Raises InputError with file and line, and the nearest combination
-    that fits.
+    the cluster network, cores); what is unknown stays in the plan as its name ($IFACE_NAME). With `pools` a plan is
+    made also where the router before two pools is missing: to be shown, not run. Raises InputError with file and line,
+    and the nearest combination that fits.
     """
-    base = _base(inventory, project, variables, pools)
+    base = _base(inventory, project, variables)
     deployment, engine, choice = base.deployment, base.engine, base.choice
     replicas, spare = cut_replicas(inventory, deployment, base.nodes)
     replicas, spare = with_spares(replicas, spare, variables(next(iter(inventory.hosts))).get("bringup_replace"))
@@ -61,11 +63,15 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     first = next(iter(renderings.values()))
     sites = {name: _site(base, first, [_node(host, variables(host), (facts or {}).get(host, HostFacts()), lab)
                                        for host in hosts], lab, deadline) for name, hosts in replicas.items()}
-    planned = tuple(pool_replica(name, site, first) if choice.strategy.deploy_type == POOLS else
-                    _replica(name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab)
-                    for name, site in sites.items())
+    lacking = _router_of(base, project, lab)
+    if lacking is not None and not pools:
+        raise lacking
+    planned = tuple(part for name, site in sites.items() for part in _parts(
+        choice, name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab))
     for replica in planned:
         check_parsers(engine.name, base.version, replica.head.argv)
+        if replica.head.role == ROUTER_ROLE:
+            continue
         check_flag_table(engine.name, base.version, replica.head.argv)
     nodes = [node for site in sites.values() for node in site.nodes]
     numbers.update({
@@ -83,13 +89,40 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         served_name=served, replicas=planned, spare=spare,
         api_key_variable=engine.api_key_env if deployment.has_api_key else None, facts=numbers,
         image=deployment.image, container=_container(base) if deployment.image else None,
-        warnings=_warnings(deployment, engine, lab, numbers),
+        warnings=(*_warnings(deployment, engine, lab, numbers), *_told(lacking)),
     )
 
 
 @dataclass(frozen=True)
 class _Base:
     """What holds for every replica."""
+
+def _parts(choice: Choice, name: str, site: Site, renderings: Mapping[str, Rendering], lab: bool
+           ) -> tuple[ReplicaPlan, ...]:
+    """A replica's parts: itself, or its two pools and the router before them."""
+    if choice.strategy.deploy_type == POOLS:
+        return pool_replica(name, site, renderings, choice.hardware.gpu_count, lab)
+    return (_replica(name, site, renderings, lab),)
+
+
+def _router_of(base: _Base, project: Project, lab: bool) -> InputError | None:
+    """Why the router before two pools cannot run; None where there are no pools or nothing speaks against it."""
+    deployment = base.deployment
+    if base.choice.strategy.deploy_type != POOLS:
+        return None
+    folder = project.root / "envs" / deployment.environment
+    locked = locked_version(folder, ROUTER) if deployment.environment else None
+    why = router_missing(deployment.router, deployment.environment, deployment.image, locked, lab)
+    if why is None:
+        return None
+    return InputError(why, where=deployment.where("strategy"), expected=f"{ROUTER} in its lock, or `router: program`",
+                      next=f"add {ROUTER} to envs/{deployment.environment}/requirements.in, then: invoke env.lock "
+                           f"--env {deployment.environment}")
+
+
+def _told(error: InputError | None) -> tuple[str, ...]:
+    return (f"provision refuses this: {error.what}; {error.next}",) if error is not None else ()
+
 
     deployment: Deployment
     engine: Engine
@@ -101,18 +134,20 @@ class _Base:
     nodes_reason: str
 
 
-def _base(inventory: Inventory, project: Project, variables: Variables, pools: bool) -> _Base:
+def _base(inventory: Inventory, project: Project, variables: Variables) -> _Base:
     deployment = deployment_of(inventory, variables)
     engine = engine_named(deployment.engine, deployment.where("engine"))
     library = load_library(project.root / deployment.recipes if deployment.recipes else None)
     name = deployment.recipe
     if name.endswith((".yml", ".yaml")):
         name = str(project.root / name)
-    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment, pools=pools)
+    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment)
     version, version_reason = _version(project, deployment, engine)
     _check_version(choice, engine, version, deployment)
-    nodes, nodes_reason = (1, "both pools on one node, half of its devices each") \
-        if choice.strategy.deploy_type == POOLS else node_count(choice, deployment)
+    if choice.strategy.deploy_type == POOLS:
+        nodes, nodes_reason = pool_nodes(choice, deployment, render(library, choice.recipe, _request(choice, 1)))
+    else:
+        nodes, nodes_reason = node_count(choice, deployment)
     return _Base(deployment, engine, library, choice, version, version_reason, nodes, nodes_reason)
 
 
@@ -120,14 +155,20 @@ def _container(base: _Base) -> dict[str, Any]:
     """What the containers of a plan have in common; devices and image are a host's own."""
     wishes = base.deployment.container
     return {"client_kind": base.deployment.manager, "client": wishes.client, "brand": base.choice.hardware.brand,
-            "nodes": base.nodes, "user": wishes.user, "shm_gb": wishes.shm_gb, "mounts": list(wishes.mounts),
+            # two pools hand the KV cache to each other: what several nodes need, they need on one
+            "nodes": max(2, base.nodes) if base.choice.strategy.deploy_type == POOLS else base.nodes,
+            "user": wishes.user, "shm_gb": wishes.shm_gb, "mounts": list(wishes.mounts),
             "options": list(wishes.options), "devices_per_node": base.choice.hardware.gpu_count}
 
 
 def _rendered(base: _Base, model_path: str) -> Rendering:
     choice = base.choice
-    request = Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, base.nodes)
+    request = _request(choice, base.nodes)
     return render_for(base.library, choice.recipe, request, base.engine.name, base.version, model_path=model_path)
+def _request(choice: Choice, nodes: int) -> Request:
+    return Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, nodes)
+
+
 
 
 def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
@@ -138,7 +179,7 @@ def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
     context = deployment.context_length or (int(own) if own.isdigit() else choice.recipe.context_length)
     numbers = dict(arithmetic(choice, base.nodes, context))
     if choice.strategy.deploy_type == POOLS:
-        numbers.update(pool_numbers(choice, deployment, rendering))
+        numbers.update(pool_numbers(choice, deployment, rendering, base.nodes))
     if deployment.load_deadline or lab:
         numbers["load_deadline_seconds"] = float(deployment.load_deadline or LAB_DEADLINE)
     numbers.update({

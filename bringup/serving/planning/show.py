@@ -28,7 +28,8 @@ def as_document(plan: LaunchPlan) -> dict[str, Any]:
         "features": list(plan.features), "environment": plan.environment, "manager": plan.manager,
         "model_path": plan.model_path, "served_name": plan.served_name, "spare": list(plan.spare),
         "api_key_variable": plan.api_key_variable, "facts": dict(plan.facts), "warnings": list(plan.warnings),
-        "replicas": [{"name": replica.name, "world_size": replica.world_size, "endpoint": replica.endpoint,
+        "replicas": [{"name": replica.name, "group": replica.group or None, "world_size": replica.world_size,
+                      "endpoint": replica.endpoint,
                       "processes": [_process(plan, process) for process in replica.processes]}
                      for replica in plan.replicas],
     }
@@ -53,7 +54,7 @@ def as_lines(plan: LaunchPlan, width: int) -> Iterator[str]:
     nodes = int(facts["nodes"])
     yield from _wrapped(
         f"{plan.recipe} {facts['precision']} on {plan.engine} {plan.engine_version}, {plan.strategy}: "
-        f"{plural(len(plan.replicas), 'replica')} of {plural(nodes, 'node')}", width)
+        f"{plural(len(plan.wholes), 'replica')} of {plural(nodes, 'node')}", width)
     yield ""
     for name, text in _overview(plan):
         yield from _field(name, text, width)
@@ -61,13 +62,15 @@ def as_lines(plan: LaunchPlan, width: int) -> Iterator[str]:
         yield from _field("WARN", warning, width)
     for note in facts.get("notes", ()):
         yield from _field("note", note, width)
-    for number, replica in enumerate(plan.replicas):
+    for number, parts in enumerate(plan.wholes.values()):
+        for replica in parts:
+            yield ""
+            yield from _replica(plan, replica, width, whole=number == 0)
+    first, *others = plan.wholes
+    if others:
         yield ""
-        yield from _replica(plan, replica, width, whole=number == 0)
-    if len(plan.replicas) > 1:
-        yield ""
-        yield from _wrapped(f"The commands of the other {plural(len(plan.replicas) - 1, 'replica')} are those of "
-                            f"{plan.replicas[0].name} with their own hosts and addresses.", width)
+        yield from _wrapped(f"The commands of the other {plural(len(others), 'replica')} are those of "
+                            f"{first} with their own hosts and addresses.", width)
 
 
 def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
@@ -86,8 +89,7 @@ def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.model_path}, served as {plan.served_name}"
     yield from _kept_by(plan)
     if facts.get("start_order"):
-        yield "order", f"{facts['start_order']} (upstream's router, policy {facts['router_policy']})"
-        yield "WARN", "bringup shows this plan and does not run it: provision refuses pd_cluster"
+        yield "order", f"{facts['start_order']} (policy {facts['router_policy']})"
     yield "start", f"given up after {duration(float(facts['load_deadline_seconds']))} without an answer"
     if plan.api_key_variable:
         yield "key", f"in {plan.api_key_variable}, from api_key of the inventory"
@@ -122,18 +124,16 @@ def _memory(plan: LaunchPlan) -> str:
 
 def _replica(plan: LaunchPlan, replica: ReplicaPlan, width: int, *, whole: bool) -> Iterator[str]:
     hosts = fold_hosts(list(dict.fromkeys(replica.hosts)))
-    yield from _wrapped(f"{replica.name}  {plural(replica.world_size, 'rank')} on {hosts}, "
-                        f"{replica.endpoint}", width)
+    ranks = plural(replica.world_size, "rank") if replica.world_size else "no ranks"
+    asked = "" if replica.public else " (asked by the router alone)"
+    yield from _wrapped(f"{replica.name}  {ranks} on {hosts}, {replica.endpoint}{asked}", width)
     addresses = plan.facts.get("addresses", {})
     reasons = plan.facts.get("address_reasons", {})
     for process in replica.processes:
         ports = ", ".join(str(port) for port in process.ports) or "none"
-        first, last = process.ranks[0], process.ranks[-1]
-        devices = process.environment.get("CUDA_VISIBLE_DEVICES") or f"0-{last - first}"
         yield from _wrapped(
-            f"  {process.host:<12} {process.role:<7} node {process.node_rank}, ranks {first}-{last}, devices "
-            f"{devices}, ports {ports}; {addresses.get(process.host, process.host)}: "
-            f"{reasons.get(process.host, '')}", width, " " * 15)
+            f"  {process.host:<12} {process.role:<7} {_ranks(process)}, ports {ports}; "
+            f"{addresses.get(process.host, process.host)}: {reasons.get(process.host, '')}", width, " " * 15)
     if not whole:
         return
     shown: ProcessPlan | None = None
@@ -159,6 +159,14 @@ def _command(plan: LaunchPlan, process: ProcessPlan, width: int) -> Iterator[str
     yield from _part(shlex.join(process.command), "recipe", "", pad, width)
     for argument in process.arguments:
         yield from _part("  " + shlex.join(argument.words), argument.layer, _reason(argument), pad, width)
+
+def _ranks(process: ProcessPlan) -> str:
+    if not process.ranks:
+        return f"node {process.node_rank}, no ranks, no devices"
+    first, last = process.ranks[0], process.ranks[-1]
+    devices = process.environment.get("CUDA_VISIBLE_DEVICES") or f"0-{last - first}"
+    return f"node {process.node_rank}, ranks {first}-{last}, devices {devices}"
+
 
 
 def _env_reason(plan: LaunchPlan, host: str, name: str) -> str:
