@@ -201,7 +201,7 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
 
     from bringup.base.secrets import SCRUBBER
     from bringup.gates.asking import slice_of
-    from bringup.gates.direct import Direct
+    from bringup.gates.direct import Direct, served_name
     from bringup.gates.sides import compare, side, table
 
     definition = load_definition(fleet.project.root / str(args.get("definition") or DEFAULT))
@@ -216,7 +216,9 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
         SCRUBBER.add(key)
     url = str(args["url"])
     direct = Direct(url, key)
-    model = str(args.get("model") or _served(direct, url))
+    model = str(args.get("model") or served_name(
+        direct, url, f"its key goes into {COMPARE_KEY}; --compare-model names the model",
+        "the other endpoint"))
     if fleet.check:
         return {}
     ground = stand(fleet, definition)
@@ -233,18 +235,3 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
                            details=[f.summary for f in bad[1:5]],
                            next="invoke gate --compare URL --report compare.json")
     return {}
-
-
-def _served(direct: Any, url: str) -> str:
-    """The first model that the other endpoint serves. Raises FindingError when it does not answer."""
-    import json
-
-    from bringup.serving.contract.request import Request
-
-    [answer] = direct([Request("models", "/v1/models")], 1)
-    try:
-        return str(json.loads(answer.body)["data"][0]["id"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise FindingError("the other endpoint names no model", where=url,
-                           found=answer.problem() or answer.body[:120],
-                           next=f"its key goes into {COMPARE_KEY}; --compare-model names the model") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 
+from bringup.base.errors import FindingError
 from bringup.serving.contract.request import Request, Response
 
 
@@ -49,3 +51,14 @@ class Direct:
         except httpx2.HTTPError as problem:
             status, error = 0, str(problem) or type(problem).__name__
         return Response(request.id, status, body, tuple(events), error, round(time.monotonic() - began, 4))
+
+
+def served_name(direct: Direct, url: str, mend: str, what: str = "the endpoint") -> str:
+    """The first model that an endpoint serves. Raises FindingError, with what mends it, when it names none."""
+    [answer] = direct([Request("models", "/v1/models")], 1)
+    try:
+        return str(json.loads(answer.body)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise FindingError(f"{what} names no model", where=url, found=answer.problem() or answer.body[:120],
+                           next=mend if answer.status else "an address that answers from here: http://HOST:PORT"
+                           ) from None
