@@ -25,10 +25,13 @@ REFUSED_FOR = 30.0
 
 @dataclass(frozen=True)
 class Link:
-    """An authenticated connection, and the seconds that a round trip takes on its way."""
+    """An authenticated connection, the seconds that a round trip takes on its way, that connecting took in all, and
+    of these until the server greeted."""
 
     connection: fabric.Connection
     round_trip: float
+    seconds: float = 0.0
+    greeting: float = 0.0
 
 
 def connect(server: Server, gate: Gate) -> Link:
@@ -38,11 +41,13 @@ def connect(server: Server, gate: Gate) -> Link:
     while True:
         try:
             with _admitted(server, gate):
+                began = time.monotonic()
                 sock, round_trip = _open(server, gate)
                 # loaded only now: while it is, the server makes the process that greets us
                 from bringup.connection.login import log_in
 
-                return Link(log_in(server, gate, sock), round_trip)
+                connection, greeting = log_in(server, gate, sock)
+                return Link(connection, round_trip, time.monotonic() - began, greeting)
         except Refused as refused:
             if time.monotonic() + pause > until:
                 raise UnreachableError(

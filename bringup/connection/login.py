@@ -21,10 +21,10 @@ from bringup.connection.gate import Gate
 from bringup.connection.way import Server, way_lines
 
 GREETING = 20.0
-"""Seconds for the server's greeting and the key exchange."""
+"""Seconds for the server's greeting and the key exchange, unless ConnectTimeout says otherwise."""
 
 LOGIN = 30.0
-"""Seconds for the authentication."""
+"""Seconds for the authentication; ConnectTimeout may say more."""
 
 _LOG = "bringup.paramiko"
 # nobody listens: what goes wrong is raised and told where it belongs
@@ -59,17 +59,25 @@ class _Login(AuthOnlyHandler):
 
 class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[name-defined, misc]
     """paramiko's transport with the fast cipher first, which asks for the login service once (some servers hang up at
-    a second time) and waits for the answer, not for a tenth of a second. `shown` is the server's key as it came."""
+    a second time) and waits for the answer, not for a tenth of a second. `shown` is the server's key as it came,
+    `greeted` how many seconds its greeting took, `patience` the seconds for the login service."""
 
     _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
     _preferred_keys: tuple[str, ...] = paramiko.Transport._preferred_keys  # type: ignore[attr-defined]
     shown: bytes = b""
+    greeted: float = 0.0
+    patience: float = LOGIN
     active: bool
     auth_handler: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._service_answered = threading.Event()
+
+    def _check_banner(self) -> None:
+        began = time.monotonic()
+        super()._check_banner()
+        self.greeted = time.monotonic() - began
 
     def _parse_service_accept(self, m: paramiko.Message) -> None:
         super()._parse_service_accept(m)
@@ -89,7 +97,7 @@ class _Transport(paramiko.ServiceRequestingTransport):  # type: ignore[name-defi
         message.add_byte(paramiko.common.cMSG_SERVICE_REQUEST)
         message.add_string("ssh-userauth")
         self._send_message(message)
-        until = time.monotonic() + LOGIN
+        until = time.monotonic() + self.patience
         while not self._service_answered.wait(0.1):
             if not self.active:
                 raise self.get_exception() or EOFError()
@@ -119,9 +127,11 @@ class _Check(paramiko.MissingHostKeyPolicy):
         self.accepted = self.server.policy.check(key.get_name(), key.asbytes())
 
 
-def log_in(server: Server, gate: Gate, sock: Any) -> fabric.Connection:
-    """Greeting, key exchange, the server's key and the login over a socket (or a channel). Raises Refused when it is
-    worth another try, UnreachableError that names the phase otherwise."""
+def log_in(server: Server, gate: Gate, sock: Any) -> tuple[fabric.Connection, float]:
+    """Greeting, key exchange, the server's key and the login over a socket (or a channel); the connection, and the
+    seconds until the greeting. Raises Refused when it is worth another try, UnreachableError that names the phase
+    otherwise."""
+    greeting, login = server.limit or GREETING, max(server.limit or 0.0, LOGIN)
     check = _Check(server)
     credentials = Credentials(server.user, server.named, server.password, server.use_agent, server.agent_socket,
                               server.only_named, server.usual, gate)
@@ -130,6 +140,7 @@ def log_in(server: Server, gate: Gate, sock: Any) -> fabric.Connection:
     def transport(sock: Any, **options: Any) -> paramiko.Transport:
         made = _Transport(sock, **options)
         made.set_log_channel(_LOG)
+        made.patience = login
         made._preferred_keys = _key_types(server.policy, made._preferred_keys)
         transports.append(made)
         return made
@@ -138,8 +149,8 @@ def log_in(server: Server, gate: Gate, sock: Any) -> fabric.Connection:
         server.address, user=server.user, port=server.port, gateway=False, forward_agent=False,
         config=_settings(),
         connect_kwargs={"sock": sock, "transport_factory": transport, "auth_strategy": credentials,
-                        "timeout": GREETING, "banner_timeout": GREETING, "auth_timeout": LOGIN,
-                        "channel_timeout": LOGIN},
+                        "timeout": greeting, "banner_timeout": greeting, "auth_timeout": login,
+                        "channel_timeout": login},
     )
     connection.client.set_missing_host_key_policy(check)
     try:
@@ -153,7 +164,7 @@ def log_in(server: Server, gate: Gate, sock: Any) -> fabric.Connection:
     if check.accepted is not None:
         hostkeys.add([check.accepted])
     connection.transport.set_keepalive(15)
-    return connection
+    return connection, transports[0].greeted
 
 
 @functools.lru_cache(maxsize=1)
@@ -185,11 +196,13 @@ def _drop(sock: Any, transports: list[_Transport]) -> None:
 def _told(error: Exception, server: Server, transport: _Transport | None, credentials: Credentials) -> Exception:
     """The error as a person reads it, its phase named; Refused when it is worth another try."""
     way = way_lines(server)
+    greeting, login = server.limit or GREETING, max(server.limit or 0.0, LOGIN)
     if transport is None or not transport.remote_version:
         text = str(error)
         if "timed out" in text or "Timeout" in text or text == _NOT_YET:
-            return UnreachableError(f"connected, no greeting after {GREETING:g} s (phase: banner)", host=server.label,
-                                    details=way, next="see the load there, and whether sshd waits for DNS (UseDNS no)")
+            return UnreachableError(f"connected, no greeting after {greeting:g} s (phase: banner)", host=server.label,
+                                    details=way, next="see the load there, and whether sshd waits for reverse DNS "
+                                    "(UseDNS no); a longer wait: ansible_ssh_timeout, or ConnectTimeout")
         if isinstance(error, paramiko.ProxyCommandFailure):
             return UnreachableError("ProxyCommand failed", host=server.label, found=text)
         if "Indecipherable protocol version" in text and not any(
@@ -200,7 +213,7 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
         return Refused("it closed the connection before its greeting")
     if isinstance(error, paramiko.AuthenticationException) or transport.initial_kex_done:
         if "timeout" in str(error).lower():
-            return UnreachableError(f"the login took more than {LOGIN:g} s (phase: authentication)", host=server.label,
+            return UnreachableError(f"the login took more than {login:g} s (phase: authentication)", host=server.label,
                                     details=way, next="see sshd and PAM there (pam_systemd, LDAP, DNS)")
         tried = credentials.tried or ["nothing: no key and no password to try"]
         return UnreachableError(
@@ -209,7 +222,7 @@ def _told(error: Exception, server: Server, transport: _Transport | None, creden
             next=f"try: ssh -p {server.port} {server.user}@{server.address}; or --ask-pass")
     text = str(error) or "it hung up"
     if text == _NOT_YET:
-        return UnreachableError(f"the key exchange took more than {GREETING:g} s (phase: key exchange)",
+        return UnreachableError(f"the key exchange took more than {greeting:g} s (phase: key exchange)",
                                 host=server.label, details=way, next="see the load there, and the path's MTU")
     if "no acceptable" in text or isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return UnreachableError("no common way of encryption (phase: key exchange)", host=server.label, found=text,

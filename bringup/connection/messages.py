@@ -27,6 +27,7 @@ class Target:
     known_hosts: str | None = None  # another file than the user's
     ssh_config: str | None = ""  # "" the user's, None no file at all (and no ssh-agent)
     python: str | None = None  # None: found on the host
+    timeout: int | None = None  # seconds for each phase of connecting, as ConnectTimeout
     become_method: str = "sudo"
     become_password: Secret | None = None
     root: str = "/opt/bringup"
@@ -63,7 +64,8 @@ class Message:
 @dataclass(frozen=True)
 class Connected(Message):
     """The agent runs. `info`: python, version, platform, user, uid, home, hostname, machine_id, boot_id, pid,
-    noise (list: what login scripts printed), start_seconds (until Python spoke there)."""
+    noise (list: what login scripts printed), start_seconds (until Python spoke there); over SSH connect_seconds (from
+    the first packet to the login's end) and greeting_seconds (of these, until the server greeted)."""
 
     info: Mapping[str, Any]
 

@@ -104,6 +104,7 @@ class Session:
         self._closing = False
         self._ended = False
         self._connected = False
+        self._took: dict[str, float] = {}
         self._heard = time.monotonic()
         self._errors = bytearray()
         self._thread = threading.Thread(target=self._work, name=f"session {self.host}", daemon=True)
@@ -172,6 +173,7 @@ class Session:
             if self._ended:
                 return
             self._connected = True
+            info.update(self._took)
             self._post(Connected(self.host, info))
             if info["start_seconds"] > SLOW_START:
                 self._post(Note(self.host, f"{info['start_seconds']:.1f} s passed before Python ran: see the load, "
@@ -210,6 +212,7 @@ class Session:
         from bringup.connection.way import server_of
 
         link = connect(server_of(self.target), self._gate)
+        self._took = {"connect_seconds": round(link.seconds, 3), "greeting_seconds": round(link.greeting, 3)}
         from bringup.connection.ssh import SshPipe
 
         return SshPipe(self.host, link, command)

@@ -52,6 +52,7 @@ def target_of(host: str, variables: Mapping[str, Any], *, become_password: Secre
         known_hosts=read.text("bringup_known_hosts"),
         ssh_config=_ssh_config(read, args),
         python=None if python is None or python.startswith("auto") else python,
+        timeout=read.seconds("ansible_ssh_timeout", "ansible_paramiko_timeout", "ansible_timeout"),
         become_method="sudo",
         become_password=read.secret("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
         or become_password,
@@ -90,6 +91,16 @@ class _Reader:
                 continue
             if not value.isdigit() or not 0 < int(value) < 65536:
                 raise self.refuse(name, "must be a port", "1 to 65535")
+            return int(value)
+        return None
+
+    def seconds(self, *names: str) -> int | None:
+        for name in names:
+            value = self.text(name)
+            if value is None:
+                continue
+            if not value.isdigit() or int(value) < 1:
+                raise self.refuse(name, "must be whole seconds", "a number from 1 on")
             return int(value)
         return None
 

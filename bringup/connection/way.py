@@ -13,7 +13,8 @@ from bringup.connection import hostkeys, sshargs, sshconfig
 from bringup.connection.messages import Target
 
 TCP = 10.0
-"""Seconds for a TCP connection, unless ConnectTimeout says otherwise; for each address of the name."""
+"""Seconds for a TCP connection, unless ConnectTimeout says otherwise; for each address of the name. ConnectTimeout also
+sets the time for greeting and key exchange, and raises that for the login."""
 
 JUMPS = 8
 """Bastions in a row; more is a loop."""
@@ -36,6 +37,7 @@ class Server:
     usual: bool = True
     family: int = socket.AF_UNSPEC
     tcp: float = TCP
+    limit: float | None = None  # ConnectTimeout, where one is given
     proxy_command: str | None = None
     via: Server | None = None
 
@@ -54,6 +56,8 @@ def server_of(target: Target) -> Server:
         given["port"] = str(target.port)
     if target.user is not None:
         given["user"] = target.user
+    if target.timeout is not None:
+        given.setdefault("connecttimeout", str(target.timeout))
     named = ((target.key_file,) if target.key_file else ()) + args.identities
     return _server(target, target.address or target.host, given, named, ())
 
@@ -78,6 +82,7 @@ def _server(target: Target, name: str, given: dict[str, str], named: tuple[str, 
         only_named=settings.flag("identitiesonly", False), usual=target.ssh_config is not None,
         family=families.get(settings.get("addressfamily") or "", socket.AF_UNSPEC),
         tcp=float(settings.get("connecttimeout") or TCP),
+        limit=float(settings.get("connecttimeout") or 0) or None,
         proxy_command=None if command is None or command.lower() == "none" else command,
         via=_jump(target, settings, (*seen, key)),
     )

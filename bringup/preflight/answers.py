@@ -52,6 +52,7 @@ class Answer:
 @dataclass(frozen=True)
 class Answers:
     """All answers of one host. `clock` is the host's clock against ours in seconds, with the doubt, where measured.
+    `connect` is how many seconds connecting took, and of these until the SSH server greeted, where it was by SSH.
     `site` is what the probes asked about on this host: `root` (bringup_root) and `login` (the connecting account).
     """
 
@@ -61,6 +62,7 @@ class Answers:
     clock: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
     site: Mapping[str, str] = field(default_factory=dict)
+    connect: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, host: str, answers: Iterable[Answer], *, replayed: str = "") -> Answers:

@@ -66,6 +66,8 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast", wante
         notes = (f"cannot become root: {why}",) if host in refused else ()
         answers[host] = _answers(host, result.data, probes[host], notes, not as_root[host] or host in refused)
         answers[host] = replace(answers[host], site={"root": needs[host].root, "login": needs[host].login})
+    for host, took in _connecting(fleet, list(answers)).items():
+        answers[host] = replace(answers[host], connect=took)
     for host, pair in _compared(clocks).items():
         if host in answers:
             answers[host] = replace(answers[host], clock=pair)
@@ -105,6 +107,17 @@ def _answers(host: str, data: Mapping[str, Any], probes: Sequence[Probe], notes:
             if probe.needs_root:
                 out[probe.id] = Answer(probe.id, rc=None, skipped="needs root")
     return Answers(host, out, "", None, notes)
+
+
+def _connecting(fleet: Fleet, hosts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """How many seconds connecting took, and of these until the server greeted; hosts that SSH was not used for are
+    left out. They are connected: nothing is asked of them."""
+    out = {}
+    for host, result in fleet.connect(hosts).items():
+        took = result.data.get("connect_seconds"), result.data.get("greeting_seconds")
+        if took[0] is not None and took[1] is not None:
+            out[host] = (float(took[0]), float(took[1]))
+    return out
 
 
 def _compared(clocks: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:

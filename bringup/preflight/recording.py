@@ -40,7 +40,7 @@ def write(folder: Path, answers: Answers) -> int:
             entry, written = _entry(folder, answer)
             entries.append(entry)
             count += written
-        document = {"format": FORMAT, "host": answers.host, "clock": answers.clock,
+        document = {"format": FORMAT, "host": answers.host, "clock": answers.clock, "connect": answers.connect,
                     "site": dict(answers.site), "probes": entries}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -108,11 +108,21 @@ def read(folder: Path, host: str | None = None) -> Answers:
                          found=str(document.get("format")))
     name = host or str(document.get("host") or folder.name)
     answers = [_answer(folder, manifest, entry) for entry in document["probes"]]
-    clock = document.get("clock")
-    pair = (float(clock[0]), float(clock[1])) if isinstance(clock, list) and len(clock) == 2 else None
+    clock, connect = (_pair(document, name, manifest) for name in ("clock", "connect"))
     site = document.get("site")
-    return Answers(name, {answer.probe: answer for answer in answers}, str(folder), pair,
-                   site={str(key): str(value) for key, value in site.items()} if isinstance(site, Mapping) else {})
+    kept = {str(key): str(value) for key, value in site.items()} if isinstance(site, Mapping) else {}
+    return Answers(name, {answer.probe: answer for answer in answers}, str(folder), clock, site=kept, connect=connect)
+
+
+def _pair(document: Mapping[str, Any], name: str, manifest: Path) -> tuple[float, float] | None:
+    """Two numbers of the manifest, None where they are left out. Raises InputError."""
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or not all(
+            isinstance(one, (int, float)) and not isinstance(one, bool) for one in value):
+        raise InputError(f"`{name}` is a list of two numbers, seconds", where=str(manifest), found=str(value))
+    return float(value[0]), float(value[1])
 
 
 def _answer(folder: Path, manifest: Path, entry: Any) -> Answer:
@@ -218,4 +228,5 @@ def merged(recorded: Answers, live: Answers, probes: Sequence[Probe]) -> Answers
     for probe in probes:
         if probe.live:
             items[probe.id] = live.get(probe.id)
-    return Answers(live.host, items, recorded.replayed, live.clock, live.notes, live.site)
+    return Answers(live.host, items, recorded.replayed, live.clock, live.notes, live.site,
+                   live.connect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -255,6 +256,45 @@ def test_a_server_that_never_greets_names_the_phase(server: SshServer, monkeypat
         error = refusal(server.target(port=silent.getsockname()[1])).error
     assert "no greeting after 1 s (phase: banner)" in error.what
     assert time.monotonic() - began < 15  # a second was allowed, twenty are usual
+
+
+class Late:
+    """A port before a server that lets nothing through for some seconds, as where sshd waits for DNS."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        self.before = socket.create_server(("127.0.0.1", 0))
+        self.port = self.before.getsockname()[1]
+        self.behind, self.seconds = port, seconds
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        near, _ = self.before.accept()
+        time.sleep(self.seconds)
+        far = socket.create_connection(("127.0.0.1", self.behind))
+        for one, other in ((near, far), (far, near)):
+            threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pass(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # either side hangs up when it likes
+            while data := one.recv(65536):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+
+def test_a_late_greeting_is_waited_for_as_long_as_the_one_setting_says(server: SshServer,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.connection.login.GREETING", 1.0)
+    error = refusal(server.target(port=Late(server.port, 4).port)).error
+    assert "no greeting after 1 s (phase: banner)" in error.what and "ansible_ssh_timeout" in (error.next or "")
+    assert "UseDNS no" in (error.next or "")
+    for longer in ({"timeout": 40}, {"ssh_common_args": "-o ConnectTimeout=40"}):
+        driven = Driven(server.target(port=Late(server.port, 3).port, host_key_checking="off", **longer))
+        driven.session.start()
+        info = driven.connected(40).info
+        assert 2.5 < info["greeting_seconds"] <= info["connect_seconds"]
+        driven.session.close()
+        driven.end()
 
 
 def test_something_that_is_no_ssh_server(server: SshServer) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bringup.base.text import duration
 from bringup.preflight.pairs import blame
 from bringup.preflight.registry import (
     Outcome,
@@ -20,6 +22,7 @@ from bringup.preflight.registry import (
     unknown,
     warned,
 )
+from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
 
@@ -56,6 +59,28 @@ def _where(view: View, name: str) -> str:
 def _resolved(view: View, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = view.facts.names.get("names", {}).get(name, {})
     return found
+
+
+@fleet_check("net.greeting", "the SSH server of every host greets at once", source=limits()["greeting"].source,
+             remedy="UseDNS no in its sshd_config, or mend the reverse DNS of the address that we come from; see the "
+                    "load there")
+def greeting(views: Sequence[View]) -> Iterable[Outcome]:
+    took = {view.host: view.facts.answers.connect for view in views}
+    known = {host: one for host, one in took.items() if one is not None}
+    limit = limits()["greeting"].number
+    for host in took:
+        if host not in known:
+            yield skipped("not connected by SSH", subject=host)
+            continue
+        whole, waited = known[host]
+        data = {"connect": whole, "greeting": waited}
+        if waited < limit:
+            yield passed(f"connected in {duration(whole)}", subject=host, data=data)
+            continue
+        others = [one[1] for name, one in known.items() if name != host]
+        beside = f", {duration(statistics.median(others))} on the others" if others else ""
+        yield warned(f"connected, the greeting took {duration(waited)}{beside}", subject=host, data=data,
+                     required=f"within {duration(limit)}", found=duration(waited))
 
 
 @check("net.self-name", "the host's own name is no loopback address to itself", reads=("net.names", "net.hosts_file"),

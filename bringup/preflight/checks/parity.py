@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bringup.base.text import fold_hosts
 from bringup.preflight.checks.clock import shown
 from bringup.preflight.registry import Outcome, View, failed, fleet_check, noted, passed, warned
+from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
 
@@ -157,7 +158,20 @@ def table(views: Sequence[View]) -> list[tuple[str, str, str]]:
     clock = _clocks(views)
     if clock:
         rows.append(clock)
-    return rows
+    connecting = _connecting(views)
+    return [*rows, connecting] if connecting else rows
+
+
+def _connecting(views: Sequence[View]) -> tuple[str, str, str] | None:
+    """How long connecting took, and who waited long for the greeting."""
+    took = {view.host: view.facts.answers.connect for view in views}
+    known = {host: one for host, one in took.items() if one is not None}
+    if len(known) < 2:
+        return None
+    late = {host: one for host, one in known.items() if one[1] >= limits()["greeting"].number}
+    usual = [one[0] for host, one in known.items() if host not in late] or [one[0] for one in late.values()]
+    return ("connect", f"{len(usual)} in {min(usual):.1f} to {max(usual):.1f} s",
+            "; ".join(f"{host}: {one[0]:.1f} s" for host, one in late.items() if len(late) < len(known)))
 
 
 def _clocks(views: Sequence[View]) -> tuple[str, str, str] | None:

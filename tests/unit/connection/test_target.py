@@ -8,6 +8,7 @@ from bringup.base.errors import InputError
 from bringup.base.secrets import SCRUBBER, Secret
 from bringup.connection import sshargs
 from bringup.connection.target import target_of
+from bringup.connection.way import server_of
 
 
 def test_a_host_without_variables() -> None:
@@ -78,3 +79,15 @@ def test_arguments_in_all_their_spellings() -> None:
     assert parsed.options == {"port": "2222", "proxycommand": "ssh -W %h:%p gw", "user": "lin", "identitiesonly": "yes",
                               "addressfamily": "inet"}
     assert parsed.identities == ("a", "b")
+
+
+def test_one_setting_for_the_phases_of_connecting() -> None:
+    assert target_of("h", {"ansible_ssh_timeout": 30}).timeout == 30
+    assert server_of(target_of("h", {"ansible_timeout": "40", "bringup_ssh_config": False})).limit == 40
+    args = {"ansible_ssh_timeout": 30, "ansible_ssh_common_args": "-o ConnectTimeout=7", "bringup_ssh_config": False}
+    server = server_of(target_of("h", args))
+    assert (server.limit, server.tcp) == (7, 7)
+    plain = server_of(target_of("h", {"bringup_ssh_config": False}))
+    assert (plain.limit, plain.tcp) == (None, 10)
+    with pytest.raises(InputError, match="whole seconds"):
+        target_of("h", {"ansible_ssh_timeout": "soon"})

@@ -18,6 +18,8 @@ from preflight_hosts import (
 )
 
 from bringup.base.verdicts import Verdict
+from bringup.preflight.action import views_of
+from bringup.preflight.checks.parity import table
 from bringup.preflight.requirement import Need
 
 
@@ -60,6 +62,23 @@ def test_c011_own_name_on_loopback() -> None:
     assert "GLOO_SOCKET_IFNAME" in str(own["h200-01"].mend)
     others = {finding.subject: finding for finding in by_check(found, "net.names")}
     assert others["h200-03"].verdict is Verdict.FAIL and "h200-[01-02]" in others["h200-03"].summary
+
+
+def test_c065_a_server_that_greets_late_is_told_from_its_neighbours() -> None:
+    hosts = state("C065")["hosts"]
+    answers = {}
+    for host, one in hosts.items():
+        if one["greets_after_s"] != "never":  # that one is unreachable: it has no answers
+            waited = float(one["greets_after_s"])
+            answers[host] = replace(healthy(host), connect=(waited + 0.2, waited))
+    found = findings_of(answers)
+    assert {finding.subject: finding.verdict for finding in by_check(found, "net.greeting")} == {
+        "slow-01": Verdict.WARN, "jump": Verdict.PASS, "slow-02": Verdict.WARN}
+    slow = next(finding for finding in by_check(found, "net.greeting") if finding.subject == "slow-01")
+    assert slow.summary == "connected, the greeting took 20 s, 10 s on the others"
+    assert "UseDNS no" in str(slow.mend) and not slow.blocks
+    rows = {row[0]: row[1:] for row in table(views_of(answers, dict.fromkeys(answers, Need()), list(answers)))}
+    assert rows["connect"] == ("1 in 0.2 to 0.2 s", "slow-01: 20.2 s; slow-02: 20.2 s")
 
 
 def test_c061_mtu_of_an_interface_and_of_a_path() -> None:
