@@ -61,13 +61,17 @@ def _compare(options: Options, text: bool) -> tuple[int, dict[str, Any]]:
     from bringup.base.events import Event, Findings, StageSummary
     from bringup.cli.serve import read_stages, run_data, say
 
-    found: dict[str, Any] = {"in_use": None, "differences": [], "values": []}
+    found: dict[str, Any] = {"in_use": None, "differences": [], "values": [], "caches": []}
 
     def show(event: Event) -> bool:
         if isinstance(event, Findings) and "differs" in event.tables:
             for where, line in event.tables["differs"]:
                 found["differences" if where == "plan" else "values"].append(
                     line if where == "plan" else {"hosts": where, "text": line})
+            return True
+        if isinstance(event, Findings) and "caches" in event.tables:
+            found["caches"] = [{"hosts": hosts, "folder": folder, "holds": holds}
+                               for hosts, folder, holds in event.tables["caches"]]
             return True
         if isinstance(event, StageSummary):
             found.update(in_use=event.subject, summary=event.text)
@@ -83,6 +87,8 @@ def _compare(options: Options, text: bool) -> tuple[int, dict[str, Any]]:
             say(f"         {line}")
         for value in found["values"]:
             say(f"         {value['hosts']}: {value['text']}")
+        for cache in found["caches"]:
+            say(f"caches   {cache['hosts']}: {cache['folder']}: {cache['holds']}")
     return status, found
 
 

@@ -11,6 +11,7 @@ from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts, plural
 from bringup.environments.build import find_environments
 from bringup.releases import storing
+from bringup.releases.caches import tell_caches
 from bringup.releases.document import Release, differences
 from bringup.releases.history import HostStore, merge
 from bringup.releases.images import named
@@ -21,6 +22,7 @@ from bringup.releases.planned import Planned, plan_now
 from bringup.releases.vendor_env import with_vendor_environment
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
+from bringup.serving.plan_digest import cache_variables
 
 NOT_YET = "not there yet"
 
@@ -49,6 +51,9 @@ def compare_plan(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     stores = storing.stores_of(fleet, planned.hosts)
     found = compare(release, values, stores)
     _tell(fleet, found, [host for host, place in places.items() if place.digest == NOT_YET])
+    tell_caches(fleet, {
+        host: cache_variables(values[host], planned.plan.hardware)["TRITON_CACHE_DIR"].rpartition("/")[0]
+        for host, place in places.items() if place.digest != NOT_YET and not planned.plan.image})
     data = {"in_use": found.now, "same": found.same, "differences": list(found.lines)}
     return {host: Result(host, "compare_plan", Status.OK, data={
         **data, "values": [text for name, text in found.values if name == host]}) for host in planned.hosts}

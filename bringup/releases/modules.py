@@ -8,6 +8,7 @@ from typing import Any
 
 from bringup.base.errors import BringupError
 from bringup.base.results import Result
+from bringup.releases.caches import spread_caches
 from bringup.releases.choosing import choose_release
 from bringup.releases.comparing import compare_plan
 from bringup.releases.drifting import find_drift
@@ -48,6 +49,8 @@ def specs() -> list[ModuleSpec]:
             "rehearse": {"type": "bool", "default": False}}, fleet_action=choose_release,
             help="take a release that is there: current, previous, a number or a digest"),
         ModuleSpec("switch_release", {}, fleet_action=switch_release, help="point `current` at the chosen release"),
+        ModuleSpec("spread_caches", {}, fleet_action=spread_caches,
+                   help="bring what engines compiled on one host to its likes that have none"),
         ModuleSpec("start_replicas", {
             "restart": {"type": "bool", "default": False}, "asked": {"type": "bool", "default": False}},
             fleet_action=start_replicas, help="start the chosen release, replica by replica"),
