@@ -84,8 +84,9 @@ def find_source(name: str, project: Project) -> Path:
         return Path(name).expanduser()
     known = sorted({entry.stem for entry in folder.iterdir()} - {"group_vars", "host_vars"}) if folder.is_dir() else []
     near = nearest(Path(name).stem, known)
-    raise InputError(f"there is no inventory `{name}`", expected=f"a file, or a name in {shown(folder)}/" if bare else
-                     "a file, a folder or a name", found=", ".join(known) or None,
+    raise InputError(f"there is no inventory `{name}`", expected="a file, a folder" + (
+                         f", or a name in {shown(folder)}/: {', '.join(known)}" if known else f", or a name in "
+                         f"{shown(folder)}/, which holds none"),
                      next=f"--inventory {near}" if near else None)
 
 
