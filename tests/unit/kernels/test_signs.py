@@ -17,7 +17,7 @@ from bringup.environments.kernels.signs import cause_of, signs
 LOGS = Path(__file__).with_name("logs")
 
 
-@pytest.mark.parametrize(("log", "sign", "says"), [
+PRINTED = [
     ("memory-virtual", "memory", "virtual memory exhausted"),
     ("gcc-new", "compiler-too-new", "newer than gcc 15"),
     ("assembler", "assembler-too-old", "does not know vfantasy"),
@@ -37,14 +37,8 @@ LOGS = Path(__file__).with_name("logs")
     ("pkg", "system-library", "hwloc-fantasy"),
     ("cmake-old", "cmake-too-old", "cmake 3.25.1 is too old: 9.99 is wanted"),
     ("no-module", "build-tool", "has no pybind11"),
-])
-def test_what_the_tools_print(log: str, sign: str, says: str) -> None:
-    cause = cause_of((LOGS / f"{log}.txt").read_text().splitlines())
-    assert cause is not None and cause.id == sign
-    assert says in cause.cause and cause.line and cause.next
-
-
-@pytest.mark.parametrize(("line", "sign", "says"), [
+]
+FROM_THE_FIELD = [
     ("c++: fatal error: Killed signal terminated program cc1plus", "memory", "the kernel killed cc1plus"),
     ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "memory", "cicc"),
     ("cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes", "memory", "out of memory"),
@@ -65,7 +59,25 @@ def test_what_the_tools_print(log: str, sign: str, says: str) -> None:
     ("fatal error: numa.h: No such file or directory", "system-header", "numa.h"),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "device-busy", "no memory left"),
     ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "driver", "kernel image"),
-])
+    ("torch/csrc/api/include/torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use "
+     "PyTorch.", "compiler-too-old", "torch's headers"),
+    ("c10/util/C++17.h:27:2: error: #error You need C++17 to compile PyTorch", "compiler-too-old", "torch's headers"),
+    ("    mismatches the version that was used to compile PyTorch (13.0). Please make sure",  # wrapped by a log 
+     "cuda-mismatch", "not the one that torch was built with"),
+    ("OSError: undefined symbol: _ZNK2at10TensorBase8data_ptrIfEEPT_v", "torch-abi", "_ZNK2at10TensorBase8data_ptr"),
+    ("site/deep_gemm/_C.so holds its own copy of libstdc++", "libstdcxx-static", "import and crash"),
+    ("the product of 64 x 128 x 128 differs from the reference: 0.9", "wrong-result", "0.9"),
+]
+
+
+@pytest.mark.parametrize(("log", "sign", "says"), PRINTED)
+def test_what_the_tools_print(log: str, sign: str, says: str) -> None:
+    cause = cause_of((LOGS / f"{log}.txt").read_text().splitlines())
+    assert cause is not None and cause.id == sign
+    assert says in cause.cause and cause.line and cause.next
+
+
+@pytest.mark.parametrize(("line", "sign", "says"), FROM_THE_FIELD)
 def test_words_from_the_field(line: str, sign: str, says: str) -> None:
     cause = cause_of(["some line", line, "error: command failed with exit code 1"])
     assert cause is not None and cause.id == sign and says in cause.cause
@@ -95,6 +107,15 @@ def test_what_is_not_known_has_no_cause() -> None:
 def test_a_good_log_has_no_cause() -> None:
     lines = (LOGS / "torch-abi.txt").read_text().splitlines()[:-1]
     assert cause_of(lines) is None
+
+
+def test_every_sign_is_seen_on_words_of_its_tool() -> None:
+    seen = set()
+    for text in [(LOGS / f"{log}.txt").read_text() for log, _, _ in PRINTED] + [line for line, _, _ in FROM_THE_FIELD]:
+        folded = " ".join(text.split())
+        seen.add(next(number for number, sign in enumerate(signs())
+                      if any(sign.pattern.search(line) for line in ([folded] if sign.across else text.splitlines()))))
+    assert [sign.pattern.pattern for number, sign in enumerate(signs()) if number not in seen] == []
 
 
 def test_every_sign_has_a_cause_and_what_to_do() -> None:
