@@ -62,7 +62,7 @@ FROM_THE_FIELD = [
     ("torch/csrc/api/include/torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use "
      "PyTorch.", "compiler-too-old", "torch's headers"),
     ("c10/util/C++17.h:27:2: error: #error You need C++17 to compile PyTorch", "compiler-too-old", "torch's headers"),
-    ("    mismatches the version that was used to compile PyTorch (13.0). Please make sure",  # wrapped by a log 
+    ("    mismatches the version that was used to compile PyTorch (13.0). Please make sure",  # wrapped by a log
      "cuda-mismatch", "not the one that torch was built with"),
     ("OSError: undefined symbol: _ZNK2at10TensorBase8data_ptrIfEEPT_v", "torch-abi", "_ZNK2at10TensorBase8data_ptr"),
     ("site/deep_gemm/_C.so holds its own copy of libstdc++", "libstdcxx-static", "import and crash"),
