@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bringup.base.errors import ExitStatus, StepError
+from bringup.base.errors import ExitStatus, InputError, StepError
 from bringup.base.secrets import SCRUBBER
 from bringup.base.streams import interrupted_without_reader, silence
 from bringup.cli.options import COMMON, Option, Options, verb
@@ -35,10 +35,18 @@ def stop(options: Options) -> ExitStatus:
     return run_stages(options, "stop")
 
 
-@verb(CHANGING)
+@verb((*CHANGING, Option("rolling", False, "stop a replica only while another serves; its contract before the next")))
 def restart(options: Options) -> ExitStatus:
     """Stop and start whole replicas, one after the other; asks first."""
-    return run_stages(options, "restart")
+    if not options.rolling:
+        return run_stages(options, "restart")
+    from bringup.cli.running import run_reading
+
+    reading = read_stages(options, "restart", {"restart_rolling": True})
+    if len(plan_of(reading).replicas) < 2:
+        raise InputError("--rolling needs a second replica that serves meanwhile", found="one replica",
+                         next="invoke restart: clients will see it")
+    return run_reading(reading, verb="restart", headline=headline(reading))
 
 
 @verb([*COMMON, Option("run", help="show a run instead, to its end if it is under way: its id, or `last`")])
@@ -106,23 +114,38 @@ def read_stages(options: Options, name: str, extra_vars: Mapping[str, Any] | Non
     if leave_out:
         hosts = reading.inventory.hosts if reading.limit is None else reading.limit
         reading.limit = tuple(host for host in hosts if host not in leave_out)
-    if whole and reading.limit is not None:
-        refuse_cut(plan_of(reading).replicas, reading.limit, name)
+    if whole:
+        plan = plan_of(reading)
+        if reading.limit is not None:
+            refuse_cut(plan.replicas, reading.limit, name)
+        from bringup.serving.traffic import check_hooks
+
+        check_hooks(reading.inventory, plan.replicas, variables_of(reading))
     return reading
 
 
 def plan_of(reading: Reading) -> LaunchPlan:
     """The plan of what was read, without a host. Raises InputError."""
-    from bringup.cli.plan import _of_lab
     from bringup.serving.planner import api_key_of, make_plan
+
+    variables = variables_of(reading)
+    api_key_of(reading.inventory, variables)
+    return make_plan(reading.inventory, reading.project, variables, lab=_is_lab(reading))
+
+
+def variables_of(reading: Reading) -> Callable[[str], Mapping[str, Any]]:
+    """Each host's variables, rendered without a host."""
+    from bringup.cli.plan import _of_lab
     from bringup.serving.planning.variables import rendered
 
     inventory = reading.inventory
-    lab = any(str(inventory.variables(host).get("bringup_lab", "")).lower() in ("true", "yes", "1")
-              for host in inventory.hosts)
-    variables = rendered(inventory, _of_lab(reading.project, list(inventory.hosts)) if lab else None)
-    api_key_of(inventory, variables)
-    return make_plan(inventory, reading.project, variables, lab=lab)
+    return rendered(inventory, _of_lab(reading.project, list(inventory.hosts)) if _is_lab(reading) else None)
+
+
+def _is_lab(reading: Reading) -> bool:
+    inventory = reading.inventory
+    return any(str(inventory.variables(host).get("bringup_lab", "")).lower() in ("true", "yes", "1")
+               for host in inventory.hosts)
 
 
 def headline(reading: Reading) -> str:
@@ -130,11 +153,11 @@ def headline(reading: Reading) -> str:
     from bringup.base.text import plural
 
     plan = plan_of(reading)
-    hosts = sum(len(replica.hosts) for replica in plan.replicas)
-    nodes = len(plan.replicas[0].hosts)
+    hosts = len({host for replica in plan.replicas for host in replica.hosts})
+    nodes = int(plan.facts["nodes"])
     model = plan.recipe.rpartition("/")[2].lower()
     precision = str(plan.facts.get("precision") or plan.variant)
-    replicas = f"{plural(len(plan.replicas), 'replica')} of {nodes}" if len(plan.replicas) > 1 else \
+    replicas = f"{plural(len(plan.wholes), 'replica')} of {nodes}" if len(plan.wholes) > 1 else \
         f"one replica of {nodes}"
     spare = f", {len(plan.spare)} spare" if plan.spare else ""
     return f"{plural(hosts, 'host')}, {replicas}{spare} · {model} {precision} on {plan.engine}, {plan.strategy}"

@@ -60,6 +60,28 @@ def specs() -> list[ModuleSpec]:
         help="ask every endpoint for what clients rely on: tools, reasoning, thinking switches, streams")]
 
 
+_ASKED: dict[str, set[str]] = {}
+"""Folder of a run -> replicas that were asked before their traffic came back."""
+
+
+def ask_before_traffic(fleet: Fleet, replica: str) -> None:
+    """Ask one replica for its whole contract before clients are led to it; the stage that asks all of them then leaves
+    it out. Raises FindingError (4) when it does not hold."""
+    check_contract(fleet, {"replicas": [replica]})
+    _ASKED.setdefault(str(fleet.project.run_folder(fleet.run_id)), set()).add(replica)
+
+
+def _not_asked_yet(fleet: Fleet, members: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The replicas without those that were asked before their traffic came back, told."""
+    asked = _ASKED.pop(str(fleet.project.run_folder(fleet.run_id)), set())
+    done = [name for name in members if name in asked]
+    if done:
+        fleet.emit(StageSummary(", ".join(done) if len(done) < 4 else plural(len(done), "replica"),
+                                "asked before its traffic came back" if len(done) == 1 else
+                                "asked, each before its traffic came back"))
+    return {name: hosts for name, hosts in members.items() if name not in asked}
+
+
 def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Check every replica of the run. `args`: repeat (times the same tool call is asked, 3), timeout (seconds, 120),
     times (rounds of the whole contract, 1), only (ids or patterns of checks), replicas (names), approve (bool).
@@ -72,6 +94,10 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                     chosen_checks([str(name) for name in args.get("only") or ()]))
     planned = plan_now(fleet, facts=False)
     members = _members(planned.members, [str(name) for name in args.get("replicas") or ()])
+    if not args.get("replicas"):
+        members = _not_asked_yet(fleet, members)
+        if not members:
+            return {}
     key = key_of(fleet, planned.plan.api_key_variable)
     survey = look(fleet, members, planned.plan.manager, ask=False)
     chosen = chosen_release.load(fleet)
@@ -89,6 +115,8 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                 continue
             found.append(_not_running(survey, name, head))
             continue
+        if document.get("role") in POOL_ROLES:
+            continue  # clients reach it through the router, which is asked
         for host, asked_document in _serving(survey, name, hosts, document):
             subject = name if host == head else f"{name} {host}"
             fleet.emit(Progress(subject, "asking", host))
@@ -109,14 +137,12 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
              survey.stores, found)
     asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
     if asked:
-        names = list(members)
+        names = list(dict.fromkeys(planned.whole_of(name) for name in members))
         subject = names[0] if len(names) == 1 else plural(len(names), "replica")
         fleet.emit(StageSummary(subject, f"{len(asked) - len(bad)} of {len(asked)} ({_what(planned.plan)})"))
     if args.get("approve"):
         _approve(fleet, members, survey, found, asking)
     if bad:
-        if document.get("role") in POOL_ROLES:
-            continue  # clients reach it through the router, which is asked
         # the findings are told already, each with its mend
         raise FindingError(f"{plural(len(bad), 'check')} of the contract {'fails' if len(bad) == 1 else 'fail'}",
                            found=", ".join(f"{finding.check} on {finding.subject}" for finding in bad[:4]),

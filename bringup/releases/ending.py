@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.base.errors import FindingError
-from bringup.base.events import Findings, StageSummary
+from bringup.base.errors import BringupError, FindingError
+from bringup.base.events import Findings, Note, StageSummary
 from bringup.base.results import Result, Status
-from bringup.base.text import plural
+from bringup.base.text import fold_hosts, plural
 from bringup.releases.planned import deadlines_of, key_of, looked_at, plan_now
-from bringup.releases.survey import ReplicaView, findings, look, rows
+from bringup.releases.pooled import is_pool
+from bringup.releases.survey import ReplicaView, findings, look, of_others, rows
+from bringup.releases.traffic import Traffic, running_documents, tell_left
 from bringup.run.actions import Fleet
 from bringup.serving.stop import changed_hosts, stop_processes
 
@@ -18,7 +20,8 @@ from bringup.serving.stop import changed_hosts, stop_processes
 def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Stop every replica of the run, one after the other, all its nodes at once. `args`: ask (bool).
 
-    Asks when an endpoint serves. Raises FindingError without a yes, StepError when something outlives KILL.
+    Asks when an endpoint serves; clients are led away from each before it stops. Raises FindingError without a yes,
+    StepError when something outlives KILL or a hook fails.
     """
     planned = plan_now(fleet, facts=False)
     key = key_of(fleet, planned.plan.api_key_variable)
@@ -26,9 +29,12 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     serving = [view.name for view in survey.replicas.values() if view.serves]
     running = [view for view in survey.replicas.values() if view.running]
     results = {host: Result(host, "stop_replicas", Status.OK) for host in planned.hosts}
+    traffic = Traffic.of(fleet, survey, key[1] if key else None)
     if fleet.check:
         told = "would be stopped" if running else "nothing runs, nothing would be stopped"
         fleet.emit(StageSummary(plural(len(running or survey.replicas), "replica"), told))
+        if running and traffic.hooks is not None:
+            fleet.emit(Note(f"not run: {traffic.hooks.out.name} ({traffic.hooks.out.shown})"))
         return {host: Result(host, "stop_replicas", Status.CHANGED if any(host in v.running for v in running)
                              else Status.OK) for host in planned.hosts}
     if serving and args.get("ask"):
@@ -38,13 +44,33 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
                                found="no terminal to ask at" if answer is None else "the answer was no",
                                next="the same command with --yes" if answer is None else None)
     grace = deadlines_of(fleet, planned.plan).grace
-    for view in survey.replicas.values():
+    # of a replica with pools the router first: nobody is sent to a pool that ends
+    order = [part.name for parts in planned.plan.wholes.values() for part in reversed(parts)]
+    for view in (survey.replicas[name] for name in order if name in survey.replicas):
         names = {host: node.name for host, node in view.nodes.items() if node.state != "unreachable"}
-        done = stop_processes(fleet, names, planned.plan.manager, grace)
+        try:
+            if view.running and (documents := running_documents(survey, view.name)) \
+                    and not is_pool(documents):
+                traffic.lead_out(view.name, documents)
+            done = stop_processes(fleet, names, planned.plan.manager, grace)
+        except BringupError as error:
+            error.details = (*error.details, *traffic.left())
+            raise
+        except KeyboardInterrupt:
+            tell_left(fleet, traffic.left())
+            raise
         for host in changed_hosts(done):
             results[host] = Result(host, "stop_replicas", Status.CHANGED)
-    fleet.emit(StageSummary(plural(len(running), "replica"), "stopped, nothing is left" if running
-                            else "nothing ran"))
+    ended = sum(len(names) for names in survey.others.values())
+    for host, others in survey.others.items():
+        for other in others:  # an earlier plan's, under a name that this one does not have
+            stop_processes(fleet, {host: other}, planned.plan.manager, grace)
+            results[host] = Result(host, "stop_replicas", Status.CHANGED)
+    if ended:
+        fleet.emit(Note(f"{plural(ended, 'process', 'processes')} of an earlier plan stopped on "
+                        f"{fold_hosts(list(survey.others))}"))
+    wholes = len({planned.whole_of(view.name) for view in running})
+    fleet.emit(StageSummary(plural(wholes, "replica"), "stopped, nothing is left" if running else "nothing ran"))
     return results
 
 
@@ -53,13 +79,16 @@ def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     plan, members = looked_at(fleet)
     key = key_of(fleet, plan.api_key_variable)
     survey = look(fleet, members, plan.manager, key=key[1] if key else None)
-    found = sorted(findings(survey), key=lambda finding: not finding.blocks)
+    found = sorted([*findings(survey), *of_others(survey)], key=lambda finding: not finding.blocks)
     blocking = [finding for finding in found if finding.blocks]
-    good = [view for view in survey.replicas.values() if _well(view)]
+    wholes = {name: [survey.replicas[part.name] for part in parts if part.name in survey.replicas]
+              for name, parts in plan.wholes.items()}
+    asked = {name: views for name, views in wholes.items() if views}
+    good = [name for name, views in asked.items() if all(_well(view) for view in views)]
     fleet.emit(Findings("status", tuple(found), {"status": rows(survey)}))
     in_use = survey.history.in_use
     label = in_use.label if in_use else "no release"
-    fleet.emit(StageSummary(label, f"{len(good)} of {plural(len(survey.replicas), 'replica')} up"))
+    fleet.emit(StageSummary(label, f"{len(good)} of {plural(len(asked), 'replica')} up"))
     if blocking:
         worst = blocking[0]
         raise FindingError(worst.summary, host=worst.subject, details=worst.details, next=worst.mend)

@@ -18,6 +18,15 @@ from bringup.releases.document import Release, number_text
 CONTRACT_FAILED = "its contract failed"
 """How the reason of a release begins that is bad for what it answers, not for how it starts."""
 
+LED_OUT, LED_IN = "traffic-out", "traffic-in"
+"""Events of a replica's head: clients were led away from the replica, and back."""
+
+
+def led_away(events: Sequence[Mapping[str, Any]], replica: str) -> Mapping[str, Any] | None:
+    """The event with which clients were led away from this replica and not back; None where they were not."""
+    moves = [event for event in events if event.get("event") in (LED_OUT, LED_IN) and event.get("replica") == replica]
+    return moves[-1] if moves and moves[-1]["event"] == LED_OUT else None
+
 
 @dataclass(frozen=True)
 class HostStore:

@@ -15,6 +15,7 @@ from bringup.releases.drifting import find_drift
 from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.keeping import KEEP, pin_release, remove_releases
 from bringup.releases.making import make_release
+from bringup.releases.moving import move_traffic
 from bringup.releases.reading import list_releases, replica_logs
 from bringup.releases.runs import list_runs
 from bringup.releases.starting import announce_ready, start_replicas
@@ -52,8 +53,13 @@ def specs() -> list[ModuleSpec]:
         ModuleSpec("spread_caches", {}, fleet_action=spread_caches,
                    help="bring what engines compiled on one host to its likes that have none"),
         ModuleSpec("start_replicas", {
-            "restart": {"type": "bool", "default": False}, "asked": {"type": "bool", "default": False}},
-            fleet_action=start_replicas, help="start the chosen release, replica by replica"),
+            "restart": {"type": "bool", "default": False}, "asked": {"type": "bool", "default": False},
+            "rolling": {"type": "bool", "default": False}}, fleet_action=start_replicas,
+            help="start the chosen release, replica by replica"),
+        ModuleSpec("move_traffic", {
+            "direction": {"type": "str", "required": True, "choices": ["out", "in"]},
+            "replicas": {"type": "list", "default": []}}, fleet_action=move_traffic,
+            help="lead clients away from replicas, or back to them"),
         ModuleSpec("stop_replicas", {"ask": {"type": "bool", "default": False}}, fleet_action=stop_replicas,
                    help="stop whole replicas"),
         ModuleSpec("announce_ready", {}, fleet_action=announce_ready,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +12,13 @@ from bringup.base.events import Note, Progress, Ready, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases import chosen as chosen_release
-from bringup.releases import diagnosis, storing, watching
+from bringup.releases import diagnosis, pooled, storing, watching
 from bringup.releases.chosen import Chosen
+from bringup.releases.contract import ask_before_traffic
 from bringup.releases.document import number_text
 from bringup.releases.planned import key_of
 from bringup.releases.survey import ReplicaView, Survey, look
+from bringup.releases.traffic import Traffic, named_inventory, tell_left
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import Cause
@@ -63,9 +64,9 @@ def decide(view: ReplicaView, digest: str, current: Mapping[str, str | None], *,
 def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     """Start the chosen release on every replica of the run, one replica after the other.
 
-    `args`: restart (bool) starts also what serves already; asked (bool): the question was put before. Nothing changes
-    where the release serves. A start that stops something asks first; without an answer the run ends prepared
-    (FindingError).
+    `args`: restart (bool) starts also what serves already; rolling (bool) stops one only while another serves, and
+    none after one that failed its contract; asked (bool): the question was put before. Nothing changes where the
+    release serves. A start that stops something asks first; without an answer the run ends prepared (FindingError).
     """
     began = time.monotonic()
     chosen = chosen_release.needed(fleet)
@@ -76,6 +77,11 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         chosen, survey, lost = _without_unreachable(fleet, chosen, survey)
     steps = [decide(view, chosen.digest, survey.history.current, restart=bool(args.get("restart")))
              for view in survey.replicas.values()]
+    rolling = bool(args.get("rolling"))
+    if rolling:
+        steps.sort(key=lambda step: survey.replicas[step.replica].serves)  # who does not serve has nothing to lose
+    steps = pooled.together(steps, chosen.launches)
+    traffic = Traffic.of(fleet, survey, key[1] if key else None)
     changed = {step.replica for step in steps if step.what != "keep"}
     results = {host: Result(host, "start_replicas", Status.CHANGED if name in changed else Status.OK)
                for name, hosts in chosen.replicas.items() for host in hosts}
@@ -89,11 +95,25 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     if fleet.check:
         for step in steps:
             fleet.emit(StageSummary(step.replica, f"{_would(step)} ({step.reason})"))
+        if traffic.hooks is not None and changed:
+            fleet.emit(Note(f"not run: {traffic.told()}"))
         return results
     if not args.get("asked"):
-        _ask(fleet, chosen, survey, steps)
-    for step in steps:
-        _Turn(fleet, chosen, survey, key).take(step)
+        _ask(fleet, chosen, survey, steps, traffic)
+    turn = _Turn(fleet, chosen, survey, key, traffic, rolling=rolling)
+    for parts in pooled.wholes_of(steps, chosen.launches):
+        try:
+            if len(parts) > 1:
+                pooled.take(turn, parts)
+            else:
+                turn.take(parts[0])
+            turn.finished += [step.replica for step in parts]
+        except BringupError as error:
+            error.details = (*error.details, *traffic.left())
+            raise
+        except KeyboardInterrupt:
+            tell_left(fleet, traffic.left())
+            raise
     _tell(fleet, chosen, steps, time.monotonic() - began)
     return results
 
@@ -124,7 +144,7 @@ def _would(step: Step) -> str:
             "replace": "would be stopped and started"}[step.what]
 
 
-def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step]) -> None:
+def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffic: Traffic) -> None:
     """Ask before anything is stopped. Raises FindingError without a yes: everything is prepared then."""
     stopped = [step for step in steps if step.what == "replace"]
     if not stopped:
@@ -134,6 +154,10 @@ def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step]) -> Non
     long = f"about {duration(chosen.seconds)} each (its last start)" if chosen.seconds else \
         "for as long as the weights take to load (no start was recorded yet)"
     clients = f"; {', '.join(served)} serves now and clients will see it" if served else ""
+    if served and traffic.hooks is not None:
+        clients = f"; {', '.join(served)} serves now; traffic is led past each while it is down"
+        if not [name for name, view in survey.replicas.items() if view.serves and [name] != served]:
+            clients += ", and no other replica serves meanwhile"
     text = f"{names} stops ({stopped[0].reason}) and starts {chosen.label}: down {long}{clients}. Go on?"
     answer = fleet.ask(text)
     if answer:
@@ -147,11 +171,15 @@ def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step]) -> Non
 class _Turn:
     """One replica's turn: prove, stop, switch, start, and go back when that fails."""
 
-    def __init__(self, fleet: Fleet, chosen: Chosen, survey: Survey, key: tuple[str, str] | None) -> None:
+    def __init__(self, fleet: Fleet, chosen: Chosen, survey: Survey, key: tuple[str, str] | None, traffic: Traffic, *,
+                 rolling: bool = False) -> None:
         self.fleet = fleet
         self.chosen = chosen
         self.survey = survey
         self.key = key
+        self.traffic = traffic
+        self.rolling = rolling
+        self.finished: list[str] = []
 
     def take(self, step: Step) -> None:
         """Do what the step says. Raises StepError or ServedError when the replica does not serve the release."""
@@ -161,12 +189,17 @@ class _Turn:
         if step.what == "keep":
             if any(self.survey.history.current.get(host) != self.chosen.digest for host in hosts):
                 storing.switch(self.fleet, self.chosen.digest, hosts)
+            if self.traffic.was_out(name):
+                self.traffic.out[name] = "an earlier run led it away"
+                self._let_in(replica)
             return
         if step.what == "join":
             outcome = Starting(self.fleet, replica).watch()
             storing.switch(self.fleet, self.chosen.digest, hosts)
         else:
             self._prove(replica)
+            self._others_serve(name)
+            self._lead_out(replica)
             try:
                 self._stop(name, hosts)
                 storing.switch(self.fleet, self.chosen.digest, hosts)
@@ -179,6 +212,49 @@ class _Turn:
         storing.mark(self.fleet, self.chosen.digest, hosts, "started", seconds=round(outcome.seconds, 1), replica=name)
         self.fleet.emit(Progress(name, f"{plural(outcome.ranks, 'rank')} on {plural(len(hosts), 'node')}, first token "
                                        f"after {duration(outcome.seconds)}", done=True))
+        self._let_in(replica)
+
+    def _others_serve(self, name: str) -> None:
+        """A rolling restart takes a serving replica down only while another serves. Raises StepError."""
+        if not self.rolling or not self.survey.replicas[name].serves:
+            return
+        others = {other: tuple(view.nodes) for other, view in self.survey.replicas.items()
+                  if other in pooled.rivals(self.chosen.launches, name)}
+        now = look(self.fleet, others, self.chosen.manager, key=self.key[1] if self.key else None)
+        if not any(view.serves and other not in self.traffic.out for other, view in now.replicas.items()):
+            raise StepError(f"{name} was not stopped: no other replica serves", next="invoke status",
+                            expected="another replica that clients reach meanwhile",
+                            found="; ".join(f"{other} {view.probe.told if view.probe else 'does not run'}"
+                                            for other, view in now.replicas.items()) or "this one alone")
+
+    def _lead_out(self, replica: ReplicaStart) -> None:
+        """Clients away from what runs, before it stops. Raises StepError; what was switched for a rollback and not
+        stopped is as before then."""
+        if not self.survey.replicas[replica.name].running:
+            return
+        try:
+            self.traffic.lead_out(replica.name, replica.launches)
+        except BringupError:
+            self._links_of_untouched([replica.name, *self._later(replica.name)])
+            raise
+
+    def _let_in(self, replica: ReplicaStart) -> None:
+        """Clients back to a replica whose contract holds. Raises FindingError when it does not: they stay away."""
+        name = replica.name
+        if self.traffic.hooks is None and not self.rolling:
+            self.traffic.serving[name] = self.chosen.label
+            return
+        try:
+            ask_before_traffic(self.fleet, name)
+        except BringupError as error:
+            later = self._later(name)
+            self._links_of_untouched(later)
+            error.details = (*error.details, *([f"untouched {', '.join(later)}"] if later else []))
+            if self.traffic.hooks is not None:
+                self.traffic.out.setdefault(name, "its contract did not hold")
+            raise
+        self.traffic.labels.setdefault(self.chosen.digest, self.chosen.label)
+        self.traffic.lead_in(name, replica.launches, self.chosen.digest)
 
     def _start_of(self, launches: Mapping[str, Mapping[str, Any]]) -> ReplicaStart:
         name = str(next(iter(launches.values()))["replica"])
@@ -219,8 +295,7 @@ class _Turn:
             storing.mark(self.fleet, self.chosen.digest, reachable, "bad", replica=replica.name,
                          reason=f"{cause.host}: {cause.what}")
         back, text = self._restart_previous(replica, outcome)
-        untouched = [name for name in self.survey.replicas if name != replica.name and
-                     name not in self._done(replica.name)]
+        untouched = self._later(replica.name)
         if untouched:
             self._links_of_untouched(untouched)
             text += f"; {', '.join(untouched)} untouched"
@@ -239,9 +314,9 @@ class _Turn:
         raise kind(f"{error.what}; {text}", host=error.host, details=error.details, found=error.found,
                    next=error.next or "invoke status") from None
 
-    def _done(self, name: str) -> list[str]:
-        names = list(self.survey.replicas)
-        return names[:names.index(name)]
+    def _later(self, name: str) -> list[str]:
+        """Replicas whose turn has not come."""
+        return [other for other in self.survey.replicas if other != name and other not in self.finished]
 
     def _restart_previous(self, replica: ReplicaStart, outcome: Outcome) -> tuple[bool, str]:
         """Start again what ran before, once. Returns whether it serves, and what to say. Raises nothing of ours."""
@@ -282,11 +357,23 @@ class _Turn:
         if second.ready:
             storing.mark(self.fleet, before, list(replica.order), "started", seconds=round(second.seconds, 1),
                          replica=replica.name)
-            return True, f"{label} serves again on {replica.name} (after {duration(second.seconds)})"
+            return True, (f"{label} serves again on {replica.name} (after {duration(second.seconds)})"
+                          + self._let_in_again(old, before))
         diagnosis.keep(self.fleet, ReplicaStart(f"{replica.name}-back", old.launches, old.manager), second)
         stop_processes(self.fleet, calls.names_of(old.launches), old.manager, replica.deadlines.grace)
         why = second.cause.what if second.cause else "it did not become ready"
         return False, f"{label} did not start again either: {why}"
+
+    def _let_in_again(self, old: ReplicaStart, digest: str) -> str:
+        """Clients back to the release that was started again, when its contract holds; what to say if not."""
+        if self.traffic.hooks is None:
+            return ""
+        try:
+            ask_before_traffic(self.fleet, old.name)
+            self.traffic.lead_in(old.name, old.launches, digest)
+        except BringupError as error:
+            return f"; its traffic stays out: {error.what}"
+        return ", its traffic is back"
 
     def _links_as_before(self, replica: ReplicaStart, outcome: Outcome, earlier: Mapping[str, str | None]) -> str:
         """Each host's `current` as it was: a release that never started is in use nowhere."""
@@ -338,8 +425,9 @@ def prove(fleet: Fleet, launches: Mapping[str, Mapping[str, Any]], manager: str)
 
 
 def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> None:
-    kept = [step for step in steps if step.what == "keep"]
-    total = len(steps)
+    wholes = pooled.wholes_of(steps, chosen.launches)
+    kept = [parts for parts in wholes if all(step.what == "keep" for step in parts)]
+    total = len(wholes)
     if len(kept) == total:
         text = f"{chosen.label} serves already, nothing was restarted"
     else:
@@ -349,9 +437,7 @@ def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> No
 
 def _next(fleet: Fleet, chosen: Chosen) -> tuple[str, ...]:
     """The commands that follow, with the inventory that was named."""
-    named = "".join(f" --inventory {shlex.quote(str(source))}" for source in fleet.inventory.shown_as.split(", "))
-    if named.strip() in ("--inventory inventory/lab.yml", ""):
-        named = ""
+    named = named_inventory(fleet)
     out = []
     if chosen.undo:
         long = f", about {duration(chosen.seconds)}: weights load again" if chosen.seconds else ""
@@ -365,7 +451,8 @@ def announce_ready(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     chosen = chosen_release.needed(fleet)
     data = {"digest": chosen.digest, "release": chosen.label}
     results = {host: Result(host, "announce_ready", Status.OK, data=data) for host in chosen.hosts}
-    heads = [launches[chosen.replicas[name][0]] for name, launches in chosen.launches.items()]
+    heads = [launches[chosen.replicas[name][0]] for name, launches in chosen.launches.items()
+             if not pooled.is_pool(launches)]
     endpoints = tuple(str(head["endpoint"]) for head in heads)
     if fleet.check and not _serves_now(fleet, chosen):
         more = f" and {len(endpoints) - 1} more" if len(endpoints) > 1 else ""

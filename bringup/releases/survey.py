@@ -10,7 +10,7 @@ from bringup.base.results import Result
 from bringup.base.text import duration, fold_hosts
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.document import short
-from bringup.releases.history import CONTRACT_FAILED, History, HostStore, merge
+from bringup.releases.history import CONTRACT_FAILED, History, HostStore, led_away, merge
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import how_it_ended
@@ -88,6 +88,8 @@ class Survey:
     history: History
     stores: Mapping[str, HostStore]
     unreachable: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Host -> processes of ours that run there and belong to none of these replicas."""
 
 
 def look(fleet: Fleet, replicas: Mapping[str, Sequence[str]], manager: str, *, ask: bool = True,
@@ -111,7 +113,19 @@ def look(fleet: Fleet, replicas: Mapping[str, Sequence[str]], manager: str, *, a
             if document and (document.get("endpoint") or document.get("role") in POOL_ROLES):
                 answer = probe(fleet, head, document, key, token=all(node.up for node in nodes.values()))
         views[name] = ReplicaView(name, nodes, answer)
-    return Survey(views, merge(read), read, silent)
+    planned = {node.name for view in views.values() for node in view.nodes.values()}
+    others = {host: names for host, result in states.items() if not result.bad
+              and (names := tuple(name for name, seen in result.data.get("processes", {}).items()
+                                  if name not in planned and (seen["state"] == "running" or seen.get("leftover"))))}
+    return Survey(views, merge(read), read, silent, others)
+
+
+def of_others(survey: Survey) -> list[Finding]:
+    """What an earlier plan started and this one does not name."""
+    return [Finding("process.other", host, Verdict.FAIL,
+                    f"{', '.join(names)} runs here and belongs to no replica of this plan",
+                    ("it holds devices and ports of this node",), mend="invoke stop ends it")
+            for host, names in survey.others.items()]
 
 
 def node_of(host: str, name: str, result: Result | None) -> Node:
@@ -139,6 +153,7 @@ def findings(survey: Survey) -> list[Finding]:
         out += of_watchers(view)
         out += _of_nodes(view)
         out += _of_replica(view, labels)
+        out += _of_traffic(view, survey.stores)
     for entry in survey.history.entries:
         # one that is bad because it did not start shows in its processes, or runs by now
         if entry.state == "bad" and entry.current_on and entry.reason.startswith(CONTRACT_FAILED):
@@ -237,6 +252,18 @@ def _of_replica(view: ReplicaView, labels: Mapping[str, str]) -> list[Finding]:
     if not view.running and not any(n.state in ("exited", "unreachable") for n in view.nodes.values()):
         return [Finding("endpoint", head, Verdict.FAIL, f"{view.name} is stopped", mend="invoke start")]
     return []
+
+
+def _of_traffic(view: ReplicaView, stores: Mapping[str, HostStore]) -> list[Finding]:
+    """A replica that runs and that clients were led away from."""
+    head = next(iter(view.nodes))
+    event = led_away(stores[head].history if head in stores else (), view.name)
+    if event is None or not view.running:
+        return []
+    ago = max(0.0, view.nodes[head].now - float(event.get("at") or 0))
+    return [Finding("traffic.out", head, Verdict.WARN,
+                    f"{view.name}: clients were led away {duration(ago)} ago by {event.get('by') or '?'} (run "
+                    f"{event.get('run') or '?'}) and not back", mend=f"invoke traffic.in --replica {view.name}")]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

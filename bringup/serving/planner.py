@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from bringup.serving.plan import ROUTER_ROLE, LaunchPlan, ProcessPlan, ReplicaPl
 from bringup.serving.planning.deployment import Deployment, read_deployment
 from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
 from bringup.serving.planning.pools import POOLS, pool_nodes, pool_numbers, pool_replica
+from bringup.serving.planning.ranks import world_size
 from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
 from bringup.serving.planning.router import PROGRAM as ROUTER
 from bringup.serving.planning.router import missing as router_missing
@@ -36,6 +36,7 @@ from bringup.serving.recipes.load import find_recipe, load_library
 from bringup.serving.recipes.render import INTERFACE, Rendering, Request, render
 from bringup.serving.recipes.schema import Library
 from bringup.serving.recipes.servers import render_for
+from bringup.serving.traffic import hooks_of
 from bringup.serving.versions import at_least, check_flag_table, check_parsers, flag_value
 
 Variables = Callable[[str], Mapping[str, Any]]
@@ -59,7 +60,7 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
              for hosts in replicas.values() for host in hosts}
     renderings = {path: _rendered(base, path) for path in dict.fromkeys(paths.values())}
     numbers = _numbers(base, lab, next(iter(renderings.values())))
-    deadline = float(numbers["load_deadline_seconds"])
+    deadline = max(float(numbers["load_deadline_seconds"]), _wished_load(variables(next(iter(inventory.hosts)))))
     first = next(iter(renderings.values()))
     sites = {name: _site(base, first, [_node(host, variables(host), (facts or {}).get(host, HostFacts()), lab)
                                        for host in hosts], lab, deadline) for name, hosts in replicas.items()}
@@ -69,11 +70,14 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     planned = tuple(part for name, site in sites.items() for part in _parts(
         choice, name, site, {host: renderings[paths[host]] for host in replicas[name]}, lab))
     for replica in planned:
-        check_parsers(engine.name, base.version, replica.head.argv)
         if replica.head.role == ROUTER_ROLE:
             continue
+        check_parsers(engine.name, base.version, replica.head.argv)
         check_flag_table(engine.name, base.version, replica.head.argv)
     nodes = [node for site in sites.values() for node in site.nodes]
+    hooks = hooks_of(inventory, variables)
+    numbers["traffic"] = None if hooks is None else {
+        "out": hooks.out.shown, "in": hooks.back.shown, "deadline": hooks.deadline}
     numbers.update({
         "addresses": {node.host: node.address for node in nodes},
         "address_reasons": {node.host: node.address_reason for node in nodes},
@@ -92,10 +96,6 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
         warnings=(*_warnings(deployment, engine, lab, numbers), *_told(lacking)),
     )
 
-
-@dataclass(frozen=True)
-class _Base:
-    """What holds for every replica."""
 
 def _parts(choice: Choice, name: str, site: Site, renderings: Mapping[str, Rendering], lab: bool
            ) -> tuple[ReplicaPlan, ...]:
@@ -123,6 +123,10 @@ def _router_of(base: _Base, project: Project, lab: bool) -> InputError | None:
 def _told(error: InputError | None) -> tuple[str, ...]:
     return (f"provision refuses this: {error.what}; {error.next}",) if error is not None else ()
 
+
+@dataclass(frozen=True)
+class _Base:
+    """What holds for every replica."""
 
     deployment: Deployment
     engine: Engine
@@ -161,14 +165,14 @@ def _container(base: _Base) -> dict[str, Any]:
             "options": list(wishes.options), "devices_per_node": base.choice.hardware.gpu_count}
 
 
-def _rendered(base: _Base, model_path: str) -> Rendering:
-    choice = base.choice
-    request = _request(choice, base.nodes)
-    return render_for(base.library, choice.recipe, request, base.engine.name, base.version, model_path=model_path)
 def _request(choice: Choice, nodes: int) -> Request:
     return Request(choice.variant.key, choice.strategy.name, choice.hardware.name, choice.features, nodes)
 
 
+def _rendered(base: _Base, model_path: str) -> Rendering:
+    choice = base.choice
+    request = _request(choice, base.nodes)
+    return render_for(base.library, choice.recipe, request, base.engine.name, base.version, model_path=model_path)
 
 
 def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
@@ -194,6 +198,14 @@ def _numbers(base: _Base, lab: bool, rendering: Rendering) -> dict[str, Any]:
         "notes": list(choice.recipe.notes) + list(choice.engine.notes if choice.engine else ()),
     })
     return numbers
+
+
+def _wished_load(variables: Mapping[str, Any]) -> float:
+    """`start_deadlines: load` of the inventory, 0 without it: the engine's own limits are above this one too. A value
+    that is no number is told where the deadlines are read."""
+    given = variables.get("start_deadlines")
+    text = str(given.get("load", "")) if isinstance(given, Mapping) else ""
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else 0.0
 
 
 def deployment_of(inventory: Inventory, variables: Variables) -> Deployment:
@@ -301,15 +313,6 @@ def _replica(name: str, site: Site, renderings: Mapping[str, Rendering], lab: bo
     return ReplicaPlan(name, processes, world, f"http://{site.head.address}:{site.port}/v1")
 
 
-def world_size(engine: Engine, words: list[str]) -> int:
-    """Ranks of a replica, from the sizes in its command line: one rank a device in use."""
-    sizes = []
-    for names in engine.size_flags:
-        found = [value for name in names if (value := flag_value(words, name)) is not None]
-        sizes.append(int(found[-1]) if found and found[-1].isdigit() else 1)
-    return math.prod(sizes)
-
-
 def _process(site: Site, rendering: Rendering, rank: int, local: int, lab: bool) -> ProcessPlan:
     http = serves_http(site, rendering, rank)
     ports = [site.port] if http else []
@@ -381,6 +384,9 @@ def _warnings(deployment: Deployment, engine: Engine, lab: bool, numbers: Mappin
         out.append("no api_key: whoever reaches the port can use the endpoint")
     if numbers.get("host_memory_gb"):
         out.append(f"the offloaded experts need about {numbers['host_memory_gb']:,.0f} GB of host memory")
+    if deployment.distributed_timeout and deployment.distributed_timeout < numbers["load_deadline_seconds"] and not lab:
+        out.append(f"distributed_timeout {deployment.distributed_timeout} s is under the start's own deadline of "
+                   f"{numbers['load_deadline_seconds']:.0f} s: a rank that still compiles is taken for one that hangs")
     tokens = numbers.get("kv_tokens")
     if tokens is not None and tokens < numbers["context_length"] and not lab:
         out.append(f"the KV cache holds about {tokens:,} tokens, the context is {numbers['context_length']:,}: "

@@ -16,7 +16,7 @@ from bringup.ui.report import Collector, write_report
 
 STAGED_VERBS = frozenset({
     "release.gc", "release.pin", "release.unpin", "provision", "start", "stop", "restart", "rollback", "preflight",
-    "status", "verify", "gate",
+    "status", "verify", "gate", "traffic.out", "traffic.in",
 })
 """Verbs whose plays are stages: a line each."""
 

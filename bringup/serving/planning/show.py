@@ -91,8 +91,18 @@ def _overview(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if facts.get("start_order"):
         yield "order", f"{facts['start_order']} (policy {facts['router_policy']})"
     yield "start", f"given up after {duration(float(facts['load_deadline_seconds']))} without an answer"
+    yield "traffic", _traffic(plan)
     if plan.api_key_variable:
         yield "key", f"in {plan.api_key_variable}, from api_key of the inventory"
+
+
+def _traffic(plan: LaunchPlan) -> str:
+    """What clients notice when a replica stops."""
+    hooks = plan.facts.get("traffic")
+    if not hooks:
+        return "no traffic_out and traffic_in: clients will see each restart of a replica"
+    return (f"before a stop {hooks['out']}; requests in flight get {duration(float(hooks['deadline']))}; after the "
+            f"contract {hooks['in']}")
 
 
 def _kept_by(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
@@ -150,6 +160,14 @@ def _replica(plan: LaunchPlan, replica: ReplicaPlan, width: int, *, whole: bool)
                             "the own node rank, address and interface (--format json shows all)", width)
 
 
+def _ranks(process: ProcessPlan) -> str:
+    if not process.ranks:
+        return f"node {process.node_rank}, no ranks, no devices"
+    first, last = process.ranks[0], process.ranks[-1]
+    devices = process.environment.get("CUDA_VISIBLE_DEVICES") or f"0-{last - first}"
+    return f"node {process.node_rank}, ranks {first}-{last}, devices {devices}"
+
+
 def _command(plan: LaunchPlan, process: ProcessPlan, width: int) -> Iterator[str]:
     yield f"{process.host}, {process.role}"
     pad = 64 if width >= 120 else 0
@@ -159,14 +177,6 @@ def _command(plan: LaunchPlan, process: ProcessPlan, width: int) -> Iterator[str
     yield from _part(shlex.join(process.command), "recipe", "", pad, width)
     for argument in process.arguments:
         yield from _part("  " + shlex.join(argument.words), argument.layer, _reason(argument), pad, width)
-
-def _ranks(process: ProcessPlan) -> str:
-    if not process.ranks:
-        return f"node {process.node_rank}, no ranks, no devices"
-    first, last = process.ranks[0], process.ranks[-1]
-    devices = process.environment.get("CUDA_VISIBLE_DEVICES") or f"0-{last - first}"
-    return f"node {process.node_rank}, ranks {first}-{last}, devices {devices}"
-
 
 
 def _env_reason(plan: LaunchPlan, host: str, name: str) -> str:

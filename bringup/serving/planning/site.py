@@ -95,6 +95,14 @@ class Words:
     def has(self, flag: str) -> bool:
         return any(_flag(argument) == flag for argument in self.arguments)
 
+    def value(self, flag: str) -> int | None:
+        """The whole number behind a flag, None where there is none."""
+        for argument in self.arguments:
+            if _flag(argument) == flag:
+                found = argument.words[-1].rpartition("=")[2]
+                return int(found) if found.isdigit() else None
+        return None
+
     def put(self, words: Sequence[str], reason: str) -> None:
         new = Argument(tuple(words), "site", reason)
         for index, argument in enumerate(self.arguments):
@@ -200,6 +208,17 @@ def _sglang(site: Site, rank: int, words: Words) -> None:
         words.put((site.engine.api_key_flag, API_KEY), "this engine takes the key as an argument only: ps shows it")
     if site.deployment.distributed_timeout:
         words.put(("--dist-timeout", str(site.deployment.distributed_timeout)), "distributed_timeout in the inventory")
+    _limit(site, words, "--watchdog-timeout", SGLANG_WATCHDOG, "a first batch that still compiles is no hang")
+    if not site.deployment.distributed_timeout:
+        _limit(site, words, "--dist-timeout", TORCH_NCCL, "ranks may wait for one that still compiles")
+
+
+def _limit(site: Site, words: Words, flag: str, usual: int, why: str) -> None:
+    """A limit of the engine's own, raised above our deadline; a longer one of the recipe stays."""
+    there = words.value(flag)
+    wanted = above_ours(site.load_deadline, usual)
+    if there is None or there < wanted:
+        words.put((flag, str(wanted)), f"above our own deadline: {why}")
 
 
 def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, tuple[str, str]]:
@@ -207,13 +226,12 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
     node = site.nodes[rank]
     env = {name: (value.replace(INTERFACE, node.interface).replace(NODE, node.address), "recipe")
            for name, value in rendering.env.items()}
-    if site.engine.name == "vllm-ascend" and len(site.nodes) > 1:
-        env["HCCL_CONNECT_TIMEOUT"] = (str(hccl_connect(site.load_deadline)), "site")
+    if site.engine.name == "vllm-ascend":
+        _raise(env, "HCCL_CONNECT_TIMEOUT", min(HCCL_MOST, above_ours(site.load_deadline, HCCL_LEAST)))
     if site.engine.name.startswith("vllm"):
         if len(site.nodes) > 1:
             env["VLLM_HOST_IP"] = (node.address, "site")
-        # above our own deadline, so that ours is the one that speaks
-        env["VLLM_ENGINE_READY_TIMEOUT_S"] = (str(round(site.load_deadline * 2)), "site")
+        _raise(env, "VLLM_ENGINE_READY_TIMEOUT_S", above_ours(site.load_deadline))
     rdma = rdma_of(site.nodes) if site.engine.name != "vllm-ascend" else None
     if rdma is not None:
         # `=`: these very ports, not every port whose name begins so
@@ -230,18 +248,34 @@ def environment_of(site: Site, rendering: Rendering, rank: int) -> Mapping[str, 
     return env
 
 
-def hccl_connect(load_deadline: float) -> int:
-    """Seconds that HCCL waits for the other nodes: above our own deadline, at most the 7200 that it takes."""
-    return min(7200, max(600, round(load_deadline)))
+SGLANG_WATCHDOG = 300
+"""Seconds: the watchdog of SGLang unless told otherwise; a batch that takes longer ends the server."""
+TORCH_NCCL = 600
+"""Seconds that a collective of torch waits with NCCL unless told otherwise."""
+HCCL_LEAST, HCCL_MOST = 600, 7200
+"""Seconds that HCCL should wait for the other ranks at least, and the most that it takes."""
+
+
+def above_ours(load_deadline: float, usual: int = 0) -> int:
+    """Seconds for a limit of the engine's own: twice our deadline, so that ours is the one that speaks; never under
+    what it has anyway."""
+    return max(usual, round(load_deadline * 2))
+
+
+def _raise(env: dict[str, tuple[str, str]], name: str, seconds: int) -> None:
+    """Set a limit, unless the recipe has a longer one."""
+    there = env.get(name, ("", ""))[0]
+    if not (there.isdigit() and int(there) >= seconds):
+        env[name] = (str(seconds), "site")
 
 
 ENV_REASONS = {
     "NCCL_DEBUG_FILE": "which network was taken is read from it: sockets are a failed start here",
     "NCCL_IB_GID_INDEX": "the index of the RoCE v2 address with an IPv4 address in it, found anew for each start",
-    "HCCL_CONNECT_TIMEOUT": "how long nodes wait for each other; 120 s by default, too short while one still loads",
+    "HCCL_CONNECT_TIMEOUT": "how long ranks wait for each other; 120 s by default, too short while one still loads",
     "HCCL_IF_IP": "the address that this node offers to the others",
     "VLLM_HOST_IP": "the address that this node offers to the others",
-    "VLLM_ENGINE_READY_TIMEOUT_S": "twice our own deadline, so that ours speaks first",
+    "VLLM_ENGINE_READY_TIMEOUT_S": "at least twice our own deadline, so that ours speaks first",
     "HF_HUB_OFFLINE": "the weights lie in the model folder; nothing may be fetched at the start",
     "VLLM_USE_RUST_FRONTEND": "the recipe's choice from vLLM 0.24.0 on",
 }
