@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bringup.base.errors import BringupError, ExitStatus, InputError
-from bringup.base.events import Findings, Progress, StageSummary
+from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.base.verdicts import Finding, Verdict
@@ -76,6 +76,8 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
         done.update(_from_here(work, apart, told))
     for host, result in done.items():
         results[host] = _described(result, plans[host], "build_environments", checked=fleet.check)
+    for text, hosts in _untried(done, built=True).items():
+        fleet.emit(Note(f"not tried on {fold_hosts(hosts)}: {text}"))
     for name in work.names:
         fleet.emit(Progress(name, last[name], done=True))
         said = _summary(name, results, checked=fleet.check)
@@ -148,7 +150,11 @@ def verify_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, R
                 Finding(f"environment.{name}", host, Verdict.PASS, "; ".join(told.get("proven") or []))
                 for name, told in sorted((result.data.get("environments") or {}).items())
             ]
-    fleet.emit(Findings("environments", tuple(findings)))
+    untried = _untried(done)
+    findings += [Finding("environment.untried", host, Verdict.SKIP, text)
+                 for text, hosts in untried.items() for host in hosts]
+    rows = [(fold_hosts(hosts), text) for text, hosts in untried.items()]
+    fleet.emit(Findings("environments", tuple(findings), tables={"untried": rows} if rows else {}))
     return {host: replace(result, data={**result.data, "exit_status": int(ExitStatus.FINDING)})
             if result.status is Status.FAILED else result for host, result in results.items()}
 
@@ -311,6 +317,17 @@ def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
     return "; ".join(parts) or "nothing to do"
 
 
+def _untried(results: Mapping[str, Result], *, built: bool = False) -> dict[str, list[str]]:
+    """What could not be tried, with the environment and the reason -> the hosts of which that is so; `built`: of
+    environments that were built just now."""
+    out: dict[str, list[str]] = {}
+    for host, result in results.items():
+        for name, told in sorted((result.data.get("environments") or {}).items()):
+            for reason in told.get("untried") or [] if told.get("changed") or not built else []:
+                out.setdefault(f"{name}: {reason}", []).append(host)
+    return out
+
+
 def _finding(host: str, name: str, item: Mapping[str, Any]) -> Finding:
     return Finding(f"environment.{name}.{item.get('check')}", host, Verdict.FAIL, str(item.get("summary")),
-                   required=item.get("expected"), found=item.get("found"), mend="invoke env.build")
+                   required=item.get("expected"), found=item.get("found"), mend=item.get("mend") or "invoke env.build")

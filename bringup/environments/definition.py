@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, load_file, value_origin
 
 _KEYS = ("purpose", "python", "platforms", "exclude_newer", "index", "extra_indexes", "requirements", "overrides",
-         "floors", "sources", "build", "overlay", "verify")
+         "floors", "sources", "build", "last", "overlay", "verify")
+_PROOFS = ("config", "imports", "not_imported", "shared", "commands")
 _MACHINES = ("x86_64", "aarch64")
 _DEVICE = re.compile(r"^(cpu|cuda\d+(\.\d+)?|rocm\d+(\.\d+)*|cann\d+(\.\d+)*)$")
 
@@ -68,13 +71,23 @@ class ConfigProof:
 
 
 @dataclass(frozen=True)
+class CommandProof:
+    """A command of the environment that must end with 0, and words (flags) that must stand in what it prints."""
+
+    run: tuple[str, ...]
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Environment:
     """An environment as its folder defines it. `pythons` are minor versions, the most wanted first.
 
     `overlay` is a folder whose files are laid into the environment: `site-packages/...` into its site-packages,
     others (`bin/vllm`) under its own folder; a first line `#!python` becomes its interpreter. `build` are variables
     for packages that are built from `sources`. Every compiled package is imported to prove it but `not_imported` ones:
-    import package -> why.
+    import package -> why. `last` are distributions that lay other bytes over files of their siblings and must win:
+    they are installed once more, behind all others; name -> why. `shared` are files that two distributions may own,
+    whichever's bytes lie there: path or pattern in site-packages -> why.
     """
 
     name: str
@@ -94,7 +107,9 @@ class Environment:
     config: ConfigProof | None = None
     imports: tuple[str, ...] = ()
     not_imported: Mapping[str, str] = field(default_factory=dict)
-    commands: tuple[tuple[str, ...], ...] = ()
+    last: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[CommandProof, ...] = ()
 
     def lock_file(self, platform: Platform) -> Path:
         return self.folder / "locks" / f"{platform.name}.txt"
@@ -121,7 +136,7 @@ def load_environment(envs: Path, name: str, *, where: Origin | str | None = None
             raise InputError(f"the key `{key}` is not known", where=key_origin(data, key), expected=", ".join(_KEYS),
                              next=f"nearest: {nearest(str(key), _KEYS)}" if nearest(str(key), _KEYS) else None)
     reader = _Reader(data, shown, file.parent, envs.parent)
-    config, imports, commands = reader.verify()
+    reader.known_proofs()
     return Environment(
         name=name, folder=file.parent, purpose=reader.text("purpose", required=True) or "",
         pythons=reader.pythons(), platforms=reader.platforms(), exclude_newer=reader.date(),
@@ -129,8 +144,10 @@ def load_environment(envs: Path, name: str, *, where: Origin | str | None = None
         requirements=tuple(file.parent / item for item in reader.texts("requirements") or ["requirements.in"]),
         overrides=reader.overrides(), floors=reader.floors(), sources=tuple(reader.texts("sources")),
         build=reader.build(),
-        overlay=reader.overlay(), config=config, imports=imports, commands=commands,
-        not_imported=reader.not_imported(),
+        overlay=reader.overlay(), config=reader.config(), imports=reader.imports(), commands=reader.commands(),
+        not_imported=reader.reasons("not_imported", "PACKAGE", "leaves imports out"),
+        shared=reader.reasons("shared", "FILE", "shares files"),
+        last=reader.last(),
     )
 
 
@@ -253,25 +270,46 @@ class _Reader:
                 return base / text
         raise self.wrong(key, "names a file that is not there", "a path beside env.yml or under the project", text)
 
-    def verify(self) -> tuple[ConfigProof | None, tuple[str, ...], tuple[tuple[str, ...], ...]]:
-        value = self.data.get("verify") or {}
-        if not isinstance(value, Mapping) or set(value) - {"config", "imports", "not_imported",
-                                                                           "commands"}:
-            raise self.wrong("verify", "is not understood", "config, imports, not_imported, commands", value)
-        commands = []
-        for words in value.get("commands") or []:
-            if not isinstance(words, Sequence) or isinstance(words, str) or not words:
-                raise self.wrong("verify", "holds a command that is no list of words", "- [vllm, --version]", words)
-            commands.append(tuple(str(word) for word in words))
-        return self.config(value.get("config")), tuple(str(i) for i in value.get("imports") or []), tuple(commands)
-
-    def not_imported(self) -> dict[str, str]:
-        value = (self.data.get("verify") or {}).get("not_imported") or {}
+    def last(self) -> dict[str, str]:
+        value = self.data.get("last") or {}
         if not isinstance(value, Mapping) or not all(isinstance(item, str) and item.strip() for item in value.values()):
-            raise self.wrong("verify", "leaves imports out without a reason", "not_imported: {PACKAGE: why}", value)
+            raise self.wrong("last", "installs packages last without a reason", "{PACKAGE: why}", value)
+        return {canonicalize_name(str(name)): str(reason) for name, reason in value.items()}
+
+    @property
+    def proofs(self) -> Mapping[Any, Any]:
+        value = self.data.get("verify") or {}
+        return value if isinstance(value, Mapping) else {}
+
+    def known_proofs(self) -> None:
+        value = self.data.get("verify")
+        if value is not None and (not isinstance(value, Mapping) or set(value) - set(_PROOFS)):
+            raise self.wrong("verify", "is not understood", ", ".join(_PROOFS), value)
+
+    def imports(self) -> tuple[str, ...]:
+        return tuple(str(item) for item in self.proofs.get("imports") or [])
+
+    def commands(self) -> tuple[CommandProof, ...]:
+        out = []
+        for item in self.proofs.get("commands") or []:
+            says: Any = ()
+            words = item
+            if isinstance(item, Mapping) and set(item) <= {"run", "says"}:
+                words, says = item.get("run"), item.get("says") or ()
+            if not all(isinstance(part, Sequence) and not isinstance(part, str) for part in (words, says)) or not words:
+                raise self.wrong("verify", "holds a command that is not understood",
+                                 "- [vllm, --version], or {run: [vllm, serve, --help], says: [--port]}", item)
+            out.append(CommandProof(tuple(str(word) for word in words), tuple(str(word) for word in says)))
+        return tuple(out)
+
+    def reasons(self, key: str, of: str, does: str) -> dict[str, str]:
+        value = self.proofs.get(key) or {}
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) and item.strip() for item in value.values()):
+            raise self.wrong("verify", f"{does} without a reason", f"{key}: {{{of}: why}}", value)
         return {str(name): str(reason) for name, reason in value.items()}
 
-    def config(self, value: Any) -> ConfigProof | None:
+    def config(self) -> ConfigProof | None:
+        value = self.proofs.get("config")
         if value is None:
             return None
         needed = {"file", "model_type", "expect"}

@@ -34,6 +34,8 @@ def environment_digest(environment: Environment, platform: Platform, lock: Lock,
     }
     if environment.build:
         content["build"] = dict(environment.build)
+    if environment.last:
+        content["last"] = sorted(environment.last)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -103,7 +103,7 @@ def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None, supplie
         "lock": blobs[0].digest, "packages": lock.of_python(interpreter["version"]),
         "overrides": [canonicalize_name(Requirement(one.requirement).name) for one in environment.overrides],
         "overlay": overlay, "overlay_names": list(prepared.overlay_names), "sources": list(environment.sources),
-        "build": dict(environment.build),
+        "build": dict(environment.build), "last": sorted(environment.last),
         "verify": _verify(environment),
     }
     return Planned(environment.name, digest, platform, interpreter["version"], item, tuple(blobs))
@@ -187,7 +187,8 @@ def _interpreter(environment: Environment, lock: Lock, facts: HostFacts, supplie
 
 def _verify(environment: Environment) -> dict[str, Any]:
     out: dict[str, Any] = {"imports": list(environment.imports), "not_imported": sorted(environment.not_imported),
-                           "commands": [list(words) for words in environment.commands]}
+                           "shared": sorted(environment.shared),
+                           "commands": [{"run": list(one.run), "says": list(one.says)} for one in environment.commands]}
     if environment.config is not None:
         proof = environment.config
         try:

@@ -10,9 +10,10 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 import time
 
-from bringup.agent.modules import python_env_check
+from bringup.agent.modules import python_env_check, python_env_run
 from bringup.agent.task import Failure
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "UV_FIND_LINKS")
@@ -121,9 +122,13 @@ def _stage(task, item, uv, staged, target):
         report = python_env_check.prove(task, item, staged, uv, env)
     if item.get("overlay"):
         _overlay(task, item["overlay"], staged)
-    report["findings"] += python_env_check.commands(task, item, staged)
+    python_env_check.commands(task, item, staged, report)
+    for reason in report["untried"]:
+        task.line("%s: not tried here: %s" % (item["name"], reason))
     if report["findings"]:
         first = report["findings"][0]
+        for one in report["findings"][1:]:
+            task.line("%s: also: %s (found %s)" % (item["name"], one["summary"], one.get("found")))
         raise Failure(first["summary"], expected=first.get("expected"), found=first.get("found"),
                       findings=report["findings"], next="the environment in use before is untouched")
     return report
@@ -149,7 +154,7 @@ def _reach(item, uv, python, env):
     argv = [uv, "pip", "install", "--dry-run", "--no-deps", "--no-config", "--reinstall", "--refresh", "--quiet",
             "--python", python, "%s==%s" % (name, item["packages"][name])]
     quick = dict(env, UV_HTTP_RETRIES="0", UV_HTTP_CONNECT_TIMEOUT="5", UV_HTTP_TIMEOUT="20")
-    done = python_env_check.run(argv, quick, 60)
+    done = python_env_run.run(argv, quick, 60)
     said = [line for line in done.stderr.splitlines() if line.strip()]
     low = done.stderr.lower()
     if done.timed_out or (done.rc != 0 and any(words in low for words in _NO_WAY)):
@@ -191,9 +196,37 @@ def _sync(task, item, uv, python, lock, env, extra):
             argv += ["--no-binary", name]
     argv += ["--no-build"] if not item.get("sources") else []
     done = _uv(item, argv + extra + [lock], dict(env, **(item.get("build") or {})))
+    _winners(item, uv, python, lock, env, extra)
     for line in done.stderr.splitlines():
         if re.match(r"(Resolved|Prepared|Installed) ", line):
             task.line("%s: %s" % (item["name"], line[0].lower() + line[1:]))
+
+
+def _winners(item, uv, python, lock, env, extra):
+    """Install what must lie over its siblings' files once more, behind all: uv unpacks wheels side by side, so which
+    bytes a path gets that two of them have is a race."""
+    with open(lock, encoding="utf-8") as file:
+        text = excerpt(file.read(), item.get("last") or [])
+    if not text:
+        return
+    with tempfile.TemporaryDirectory() as place:
+        listed = os.path.join(place, "last.txt")
+        with open(listed, "w", encoding="utf-8") as file:
+            file.write(text)
+        _uv(item, [uv, "pip", "install", "--python", python, "--no-deps", "--reinstall", "--require-hashes",
+                   "--no-config", "--link-mode", "hardlink", "--no-build", "--index-strategy", "unsafe-best-match",
+                   "--no-progress", "--quiet", "--color", "never"] + extra + ["-r", listed], env)
+
+
+def excerpt(lock, names):
+    """The lines of a lock's text for some packages, hashes included."""
+    out, taken = [], False
+    for line in lock.splitlines():
+        if line and line[0] not in " #":
+            taken = re.split(r"[=<>!~;\s\[]", line)[0] in names
+        if taken and not line.lstrip().startswith("#"):
+            out.append(line + "\n")
+    return "".join(out)
 
 
 def _finish(item, staged, target, report, started):
@@ -201,6 +234,7 @@ def _finish(item, staged, target, report, started):
     packages = report["packages"]
     marker = {"digest": item["digest"], "name": item["name"], "path": target, "python": python,
               "packages": packages, "overrides": item.get("overrides") or [], "proven": report["proven"],
+              "untried": report["untried"],
               "built_at": time.time(), "seconds": time.time() - started}
     marker["stamp"] = python_env_check.stamp(staged)
     with open(os.path.join(staged, python_env_check.MARKER), "w") as file:
@@ -240,7 +274,7 @@ def environment(task):
 
 def _uv(item, argv, env):
     """Run uv; its failure is told in its own words, its first line as what was found."""
-    done = python_env_check.run(argv, env, item.get("timeout") or 3600)
+    done = python_env_run.run(argv, env, item.get("timeout") or 3600)
     if done.rc != 0:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         what = "uv %s" % " ".join(argv[1:3] if argv[1] == "pip" else argv[1:2])

@@ -2,117 +2,17 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import time
 
-from bringup.agent.task import Completed, Failure, end_group
+from bringup.agent.modules import python_env_imports
+from bringup.agent.modules.python_env_look import LOOK
+from bringup.agent.modules.python_env_run import document, last_line, run
+from bringup.agent.task import Failure
 
 MARKER = "bringup-env.json"
-
-# Runs in the environment's own interpreter with -I; prints one JSON document. argv: prefix, what the packages should be
-_LOOK = r"""
-import base64, csv, hashlib, json, os, re, sys
-prefix, wanted = os.path.realpath(sys.argv[1]), json.loads(sys.argv[2])
-site = os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
-out = {"packages": {}, "findings": [], "path": sys.path, "files": 0}
-def finding(check, summary, **more):
-    out["findings"].append(dict(more, check=check, summary=summary))
-def plain(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
-owners, imports, tops, compiled = {}, {}, set(), {}
-extension = re.compile(r"(^|/)(?!lib)[^/]+(\.cpython-[^/]*|\.abi3)?\.so$")
-def look(info):
-    folder = os.path.join(site, info)
-    meta = {}
-    with open(os.path.join(folder, "METADATA"), encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not line.strip():
-                break
-            if line[0] not in " \t":
-                key, _, value = line.partition(":")
-                meta.setdefault(key.lower(), value.strip())
-    name, version = plain(meta.get("name", info)), meta.get("version", "")
-    out["packages"][name] = version
-    tops.add(info)
-    with open(os.path.join(folder, "RECORD"), newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    bad, missing = [], []
-    for row in rows:
-        if not row:
-            continue
-        path = os.path.normpath(os.path.join(site, row[0]))
-        inside = os.path.relpath(path, site)
-        if not inside.startswith(".."):
-            tops.add(inside.split(os.sep)[0])
-            if not inside.startswith(info):
-                owners.setdefault(inside, []).append((name, row[1] if len(row) > 1 else ""))
-            if inside.endswith((".py", ".so")) and os.sep + "__pycache__" not in inside:
-                imports.setdefault(inside.split(os.sep)[0], set()).add(name)
-                if extension.search(inside):
-                    top = inside.split(os.sep)[0].split(".")[0]
-                    folder_of = os.path.join(site, top)
-                    if top.isidentifier() and (not os.path.isdir(folder_of) or
-                                               os.path.isfile(os.path.join(folder_of, "__init__.py"))):
-                        compiled.setdefault(top, "%s %s" % (name, version))
-        if len(row) < 2 or not row[1]:
-            continue
-        kind, _, digest = row[1].partition("=")
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError:
-            missing.append(inside)
-            continue
-        out["files"] += 1
-        found = base64.urlsafe_b64encode(hashlib.new(kind, data).digest()).rstrip(b"=").decode()
-        if found != digest.rstrip("="):
-            bad.append(inside)
-    return name, version, bad, missing
-changed = {}
-overlay = set(wanted["overlay"])
-for info in sorted(os.listdir(site)):
-    if info.endswith(".dist-info") and info not in overlay:
-        try:
-            name, version, bad, missing = look(info)
-        except OSError as error:
-            finding("record", "%s has no readable RECORD or METADATA" % info, package=plain(info.split("-")[0]))
-            continue
-        if bad or missing:
-            changed[name] = (bad, missing)
-shared = {}
-for path, who in owners.items():
-    if len(set(name for name, _ in who)) > 1:
-        names = tuple(sorted(set(name for name, _ in who)))
-        seen = shared.setdefault(names, [0, 0, path])
-        seen[0] += 1
-        seen[1] += len(set(digest for _, digest in who)) > 1
-for names, (count, differ, path) in sorted(shared.items()):
-    finding("owners", "%d files have two owners: %s" % (count, " and ".join(names)), packages=list(names),
-            expected="one owner for each import package", found="%s/ is owned by %s; %d of the files differ"
-            % (path.split(os.sep)[0], " and ".join(names), differ))
-clashing = set(name for names in shared for name in names)
-for name, (bad, missing) in sorted(changed.items()):
-    if name not in clashing:
-        some = (bad + missing)[0]
-        finding("record", "%s: %d files are not as installed (%s)" % (name, len(bad) + len(missing), some),
-                package=name, expected="the hashes of its RECORD",
-                found="%d edited, %d missing" % (len(bad), len(missing)))
-for name, version in sorted(wanted["packages"].items()):
-    found = out["packages"].get(name)
-    if found != version:
-        finding("versions", "%s is not as locked" % name, package=name, expected=version, found=found or "missing")
-for name in sorted(set(out["packages"]) - set(wanted["packages"])):
-    finding("versions", "%s is not in the lock" % name, package=name, expected="nothing",
-            found=out["packages"][name])
-known = tops | overlay | {"_virtualenv.py", "_virtualenv.pth", "__pycache__", "RECORD"}
-for entry in sorted(set(os.listdir(site)) - known):
-    finding("strangers", "%s lies in site-packages and belongs to no package" % entry, expected="nothing of the kind",
-            found=os.path.join(site, entry))
-out["compiled"] = compiled
-out["imports"] = dict((top, sorted(names)) for top, names in imports.items())
-print(json.dumps(out))
-"""
 
 _PATHS = "import json,site,sys;print(json.dumps([sys.prefix,sys.base_prefix,sys.path,bool(site.ENABLE_USER_SITE)]))"
 
@@ -192,7 +92,7 @@ def described(prefix):
     marker = read_marker(prefix) or {}
     return {"name": marker.get("name"), "digest": marker.get("digest"), "path": prefix,
             "python": marker.get("python"), "packages": marker.get("packages") or {},
-            "proven": marker.get("proven"), "built_at": marker.get("built_at")}
+            "proven": marker.get("proven"), "untried": marker.get("untried") or [], "built_at": marker.get("built_at")}
 
 
 def described_python(item):
@@ -215,129 +115,89 @@ def again(task, item):
     uv = task.args.get("uv") or python_env_probe.find_uv(None, task.root)[0]
     env = python_env_build.environment(task)
     report = prove(task, item, prefix, uv, env)
-    findings[:0] = report["findings"] + commands(task, item, prefix)
-    out["proven"] = report["proven"]
+    commands(task, item, prefix, report)
+    findings[:0] = report["findings"]
+    out.update(proven=report["proven"], untried=report["untried"])
     return out
 
 
 def prove(task, item, prefix, uv, env):
-    """Look into the environment at `prefix`. Returns packages, findings and what was proven (texts)."""
+    """Look into the environment at `prefix`. Returns packages, findings, what was proven and what could not be tried
+    on this host, and why (texts)."""
     started = time.time()
+    env = proof_environment(env, task.root)
     python = os.path.join(prefix, "bin", "python")
-    wanted = json.dumps({"packages": item["packages"], "overlay": item.get("overlay_names") or []})
-    report = _document(env, [python, "-I", "-c", _LOOK, prefix, wanted], "look at its packages")
+    verify = item.get("verify") or {}
+    wanted = json.dumps({"packages": item["packages"], "overlay": item.get("overlay_names") or [],
+                         "shared": verify.get("shared") or [], "last": item.get("last") or []})
+    report = document(env, [python, "-I", "-c", LOOK, prefix, wanted], "look at its packages")
     proven = ["%d packages as locked, %d files as recorded" % (len(report["packages"]), report["files"])]
     findings = report["findings"]
     findings += _outside(env, python, prefix)
     proven.append("nothing visible from outside")
-    config = (item.get("verify") or {}).get("config")
-    if config:
-        said = _config(env, python, config, findings)
-        proven.append(said)
-    proven += _imports(env, python, item, report["compiled"], findings)
-    if "torch" in item["packages"] and not any(found["check"] == "imports" for found in findings):
-        proven.append(_torch(env, python, findings))
+    if verify.get("config"):
+        proven.append(_config(env, python, verify["config"], findings))
+    imported, untried = python_env_imports.imports(env, python, item, report, findings)
+    proven += imported
+    if "torch" in item["packages"] and not any(found.get("package") == "torch" for found in findings):
+        works, not_tried = python_env_imports.torch_works(env, python, findings)
+        proven.append(works)
+        untried += [not_tried] if not_tried else []
     if uv:
         findings += _consistency(env, uv, python, item)
         proven.append("requirements hold together")
     task.line("%s: proven in %.1f s, %d findings" % (item["name"], time.time() - started, len(findings)))
-    return {"packages": report["packages"], "findings": findings, "proven": proven, "imports": report["imports"]}
+    return {"packages": report["packages"], "findings": findings, "proven": proven, "untried": untried,
+            "imports": report["imports"]}
 
 
-def _imports(env, python, item, compiled, findings):
-    """Import what env.yml names and every package with compiled code, each in a process of its own, some at a time."""
-    import threading
-
-    verify = item.get("verify") or {}
-    named = list(verify.get("imports") or [])
-    left = named + sorted(name for name in compiled if name not in named and name not in (
-        verify.get("not_imported") or ()))
-    lock, good = threading.Lock(), []
-
-    def some():
-        while True:
-            with lock:
-                if not left:
-                    return
-                name = left.pop(0)
-            done = run([python, "-I", "-c", "import " + name], env, 300)
-            if done.rc == 0:
-                good.append(name)
-                continue
-            of = " (%s)" % compiled[name] if name in compiled else ""
-            torch = item["packages"].get("torch")
-            findings.append({
-                "check": "imports", "summary": "import %s fails%s" % (name, of), "package": name,
-                "expected": "rc 0" + (", built against torch %s" % torch if torch and of else ""),
-                "found": _last(done.stderr) or ("no end after 300 s" if done.timed_out else "rc %d" % done.rc)})
-
-    threads = [threading.Thread(target=some) for _ in range(max(1, min(4, os.cpu_count() or 1, len(left))))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    others = [name for name in good if name not in named]
-    return ["import " + name for name in named if name in good] + (
-        ["%d compiled packages imported" % len(others)] if others else [])
+def proof_environment(env, root):
+    """What proofs run with: what packages write when they are imported (caches, counters) stays under our cache."""
+    home = os.path.join(root, "cache", "proof")
+    env = dict((key, value) for key, value in env.items() if not key.startswith("XDG_"))
+    env.update(HOME=home, XDG_CACHE_HOME=os.path.join(home, ".cache"), VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+    return env
 
 
-DRIVER = "/proc/driver/nvidia/version"
-
-_TORCH = r"""
-import json, torch
-print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(),
-                  "devices": torch.cuda.device_count()}))
-"""
-
-
-def _torch(env, python, findings):
-    """What torch was built for and whether that works with the driver of this host. Appends a finding."""
-    try:
-        with open(DRIVER) as file:
-            driver = file.read()
-    except (IOError, OSError):
-        driver = None
-    said = _document(env, [python, "-I", "-c", _TORCH], "ask torch for its CUDA")
-    finding = torch_finding(said, driver)
-    if finding:
-        findings.append(finding)
-    built = "CUDA %s" % said["cuda"] if said["cuda"] else "no CUDA"
-    return "torch %s is built for %s%s" % (said["version"], built, ", %d devices" % said["devices"] if driver else "")
-
-
-def torch_finding(said, driver):
-    """A finding where a driver is loaded and torch's CUDA does not work with it, else None.
-
-    `said` is version, cuda, available; `driver` the text of the loaded driver, None where none is loaded.
-    """
-    import re
-
-    if driver is None or not said["cuda"] or said["available"]:
-        return None
-    found = re.search(r"\b(\d{3}\.\d+(\.\d+)?)\b", driver)
-    return {"check": "torch", "summary": "CUDA is not available to torch %s on this host" % said["version"],
-            "expected": "a driver for CUDA %s" % said["cuda"],
-            "found": "driver %s" % (found.group(1) if found else driver.splitlines()[0][:80])}
-
-
-def commands(task, item, prefix):
-    """Run the commands that must answer (`vllm --version`). Returns findings."""
+def commands(task, item, prefix, report):
+    """Run the commands that must answer (`vllm --version`), with the words that must stand in what they say. Adds to
+    the findings, the proven and the untried of `report`."""
     from bringup.agent.modules import python_env_build
 
-    env = python_env_build.environment(task)
-    findings = []
-    for words in (item.get("verify") or {}).get("commands") or []:
+    env = dict(proof_environment(python_env_build.environment(task), task.root), COLUMNS="4000")
+    findings = report["findings"]
+    for one in (item.get("verify") or {}).get("commands") or []:
+        words = [str(word) for word in one["run"]]
+        shown = " ".join(words)
         program = os.path.join(prefix, "bin", words[0])
         try:
-            done = run([program] + [str(word) for word in words[1:]], env, 120)
+            done = run([program] + words[1:], env, 300)
         except Failure as error:
             findings.append({"check": "commands", "summary": "%s does not start" % words[0], "expected": program,
                              "found": error.message})
             continue
+        reason = python_env_imports.without_device(done.stderr) if done.rc != 0 else None
+        if reason:
+            report["untried"].append("`%s`: %s" % (shown, reason))
+            continue
         if done.rc != 0:
-            findings.append({"check": "commands", "summary": "`%s` fails" % " ".join(words), "expected": "rc 0",
-                             "found": "rc %d: %s" % (done.rc, _last(done.stderr or done.stdout))})
-    return findings
+            end = "no end after 300 s" if done.timed_out else "rc %d" % done.rc
+            findings.append({"check": "commands", "summary": "`%s` fails" % shown, "expected": "rc 0",
+                             "found": "%s: %s" % (end, last_line(done.stderr or done.stdout))})
+            continue
+        unknown = [word for word in one.get("says") or [] if not _said(word, done.stdout)]
+        if unknown:
+            findings.append({"check": "commands", "summary": "`%s` does not know %s" % (shown, ", ".join(unknown)),
+                             "expected": ", ".join(one["says"]), "found": "%d lines without them"
+                             % len(done.stdout.splitlines())})
+            continue
+        report["proven"].append("`%s` %s" % (shown, "knows %d flags" % len(one["says"]) if one.get("says") else
+                                   "answers " + last_line(done.stdout)[:60]))
+
+
+def _said(word, text):
+    """Whether a word stands in a text by itself: `--tp` is not said by `--tp-size`."""
+    return re.search(r"(?<![\w-])%s(?![\w-])" % re.escape(word), text) is not None
 
 
 def _outside(env, python, prefix):
@@ -345,7 +205,7 @@ def _outside(env, python, prefix):
     findings = []
     real = os.path.realpath(prefix)
     for words in ([python, "-I"], [python]):
-        own, base, path, user = _document(env, words + ["-c", _PATHS], "ask for sys.path")
+        own, base, path, user = document(env, words + ["-c", _PATHS], "ask for sys.path")
         for entry in path:
             place = os.path.realpath(entry) if entry else ""
             standard = place.startswith(os.path.realpath(base)) and "-packages" not in place
@@ -368,7 +228,7 @@ def _config(env, python, config, findings):
     with tempfile.TemporaryDirectory() as place:
         with open(os.path.join(place, "config.json"), "w") as file:
             json.dump(config["content"], file)
-        said = _document(env, [python, "-I", "-c", _CONFIG, place], "load a model configuration")
+        said = document(env, [python, "-I", "-c", _CONFIG, place], "load a model configuration")
     model = config["model_type"]
     if config["expect"] == "known":
         if said.get("type") != model:
@@ -386,8 +246,6 @@ def _config(env, python, config, findings):
 
 def _consistency(env, uv, python, item):
     """uv's own check of what the packages require, the recorded overrides taken out."""
-    import re
-
     done = run([uv, "pip", "check", "--no-config", "--color", "never", "--python", python], env, 120)
     if done.rc == 0:
         return []
@@ -402,41 +260,6 @@ def _consistency(env, uv, python, item):
             findings.append({"check": "consistency", "summary": "%s requires %s" % found.group(1, 2),
                              "expected": found.group(2), "found": found.group(3)})
     return findings
-
-
-def _document(env, argv, what):
-    done = run(argv, env, 300)
-    try:
-        return json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        raise Failure("cannot %s" % what, rc=done.rc, found=_last(done.stderr) or "no answer", stderr=done.stderr)
-
-
-def run(argv, env, timeout):
-    """Run a command with exactly this environment (settings may hold secrets: never as words of a command line).
-
-    Returns a Completed; a deadline ends the whole process group. Raises Failure when it cannot be started.
-    """
-    started = time.time()
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env=env, start_new_session=True)
-    except OSError as error:
-        raise Failure("cannot run %s: %s" % (argv[0], error.strerror or error), rc=error.errno or 2)
-    late = False
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        late = True
-        end_group(process)
-        out, err = process.communicate()
-    return Completed(argv, process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"),
-                     time.time() - started, late)
-
-
-def _last(text):
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
 
 
 def _version(python):
