@@ -61,6 +61,9 @@ ARGUMENTS = {
 SPARE = 64 * 1024 * 1024
 """Bytes that are left free beside what is to come."""
 
+FULL = 256 * 1024
+"""Bytes below which a disk counts as full."""
+
 BEGIN = 20.0
 """Seconds until the job must have told its state."""
 
@@ -241,9 +244,18 @@ def _status(task):
     out = dict(told, changed=False, job=state)
     if state in ("failed", "lost", "cancelled") and not told.get("complete") and not told.get("error"):
         said = _ask_job(task, action="follow", offset=0).get("text", "").splitlines()
-        out["error"] = {"kind": "lost", "message": "the transfer's process ended (%s)" % state,
-                        "found": said[-1] if said else None}
+        out["error"] = _full(task.root) or {
+            "kind": "lost", "message": "the transfer's process ended (%s)" % state, "found": said[-1] if said else None}
     return out
+
+
+def _full(root):
+    """That the disk which holds a transfer's state has no room: then its process cannot even say so. Else None."""
+    free, inodes = room(root)
+    if (free is not None and free < FULL) or (inodes is not None and inodes < 2):
+        return {"kind": "space", "message": "no space is left under %s, where a transfer keeps its state" % root,
+                "free": free, "inodes_free": inodes}
+    return None
 
 
 def _end(task):

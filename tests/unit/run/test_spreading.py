@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +254,62 @@ def test_no_room_is_said_before_anything_is_written(rig: Rig) -> None:
     assert results["n2"].data["kind"] == "space"
     assert results["n2"].data["needed"] > 1 << 60 > results["n2"].data["free"]
     assert not rig.folder("n2").parent.joinpath(".tree.bringup-new").exists()
+
+
+@pytest.fixture
+def disks() -> Iterator[Callable[[Path, int], None]]:
+    """Small disks of their own, mounted on folders."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, megabytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)], check=True)
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def filled(folder: Path) -> Path:
+    """A neighbour's file that takes what is left of a disk."""
+    path = folder / "neighbour"
+    with pytest.raises(OSError, match="No space left"), open(path, "wb", buffering=0) as handle:
+        while True:
+            handle.write(bytes(MB))
+    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as handle:
+        while True:
+            handle.write(bytes(512))
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, needs root")
+@pytest.mark.parametrize("place", ["data", "state"])
+def test_a_disk_that_becomes_full_on_the_way_is_named_and_the_next_try_goes_on(
+        rig: Rig, disks: Callable[[Path, int], None], place: str) -> None:
+    rig.fill({f"{index}.bin": MB for index in range(8)})
+    root = Path(str(rig.fleet.paths("n2").root))
+    disk = rig.folder("n2").parent if place == "data" else root
+    disks(disk, 90)
+    neighbours: list[Path] = []
+
+    def told(host: str, state: Mapping[str, Any]) -> None:
+        if host == "n2" and not neighbours and int(state.get("received") or 0) >= 2 * MB:
+            neighbours.append(filled(disk))
+
+    def go(told: Any = None) -> dict[str, Result]:
+        return spread(rig.fleet, Spread(name=rig.name, path={h: str(rig.folder(h)) for h in HOSTS}, source="n1",
+                                        takers=("n2", "n3"), patience=30.0, rate=2 * MB, fan_out=1), told)
+
+    first = go(told)
+    assert first["n2"].status is Status.FAILED and first["n2"].data["kind"] == "space", first["n2"]
+    assert "no space is left under" in first["n2"].message and str(disk) in first["n2"].message
+    assert first["n3"].status is Status.CHANGED, first["n3"]
+    neighbours[0].unlink()
+    second = go()
+    assert second["n2"].status is Status.CHANGED, second["n2"]
+    assert second["n2"].data["received"] <= 6 * MB, "what came stayed"
+    assert same(rig.folder("n1"), rig.folder("n2"))
 
 
 def test_check_mode_says_what_would_come_and_writes_nothing(rig: Rig) -> None:
