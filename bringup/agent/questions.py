@@ -374,6 +374,22 @@ def _libraries(given):
     return _tree(out)
 
 
+def _environments(given):
+    """Every environment of ours: the name of its folder, its torch, whether the release in use stands on it."""
+    root = str(given.get("root", ""))
+    told = "".join(_read(path) for path in sorted(glob.glob(root + "/current/*.json")))
+    out = []
+    for folder in sorted(glob.glob(root + "/envs/*")):
+        name = os.path.basename(folder)
+        one = {"environment": name, "used": name in told}
+        for info in glob.glob(folder + "/lib/python3*/site-packages/torch*-*.dist-info"):
+            package, _, version = os.path.basename(info)[:-len(".dist-info")].partition("-")
+            if package in ("torch", "torch_npu"):
+                one[package] = version
+        out.append(one)
+    return _tree(out)
+
+
 def _library(path, environment, version):
     digest = hashlib.sha256()
     with open(path, "rb") as handle:
@@ -410,6 +426,7 @@ _QUESTIONS = {
     "proxy": questions_net.proxy,
     "fetch": questions_net.fetch,
     "libraries": _libraries,
+    "environments": _environments,
     "weights": _weights,
     "shared_memory": _shared_memory,
     "account": _account,

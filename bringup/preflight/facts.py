@@ -251,6 +251,14 @@ class Facts:
         return found
 
     @cached_property
+    def environments(self) -> tuple[Mapping[str, Any], ...]:
+        """Environments of ours: `environment` (the folder), `torch`, `torch_npu`, `used` by the release in use."""
+        found = tuple(processes.tree(self.answers.text("env.packages"), list))
+        if not all(isinstance(one, dict) and one.get("environment") for one in found):
+            raise Unread("the answer about environments is not of its shape")
+        return found
+
+    @cached_property
     def libraries(self) -> tuple[Mapping[str, Any], ...]:
         """Communication libraries: of our environments, and the system's (environment empty)."""
         return tuple(processes.tree(self.answers.text("env.libraries"), list))

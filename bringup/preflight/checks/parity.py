@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bringup.base.text import fold_hosts
 from bringup.preflight.checks.clock import shown
+from bringup.preflight.checks.network import is_loopback
+from bringup.preflight.parsers import ascend as hccn
 from bringup.preflight.registry import Outcome, View, failed, fleet_check, noted, passed, warned
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
@@ -41,6 +44,28 @@ def _vbios(view: View) -> str:
     return ", ".join(sorted({gpu.vbios for gpu in view.facts.smi.gpus if gpu.vbios}))
 
 
+def _in_use(view: View) -> list[Mapping[str, Any]]:
+    """The environments of the release in use; where none is in use, the only one that there is."""
+    every = view.facts.environments
+    return [one for one in every if one.get("used")] or ([*every] if len(every) == 1 else [])
+
+
+def _nccl(view: View) -> str:
+    names = [one["environment"] for one in _in_use(view)]
+    return ", ".join(sorted({str(one["version"]) for one in view.facts.libraries if one.get("environment") in names}))
+
+
+def _mtu(view: View) -> str:
+    sizes = (int(one.get("mtu") or 0) for one in view.facts.reach.values()
+             if not is_loopback(str(one.get("address", ""))))
+    return str(max(sizes, default=0) or "")
+
+
+def _tls(view: View) -> str:
+    found = {hccn.tls(text) for text in view.facts.hccn("tls").values()}
+    return "mixed" if len(found) > 1 else str(found.pop())
+
+
 EQUAL: tuple[Equal, ...] = (
     Equal("driver", "the NVIDIA driver", lambda view: view.facts.module_version, "nvidia", grave=True),
     Equal("cuda", "the driver's CUDA", lambda view: view.facts.smi_versions.get("cuda", ""), "nvidia"),
@@ -57,10 +82,21 @@ EQUAL: tuple[Equal, ...] = (
     Equal("npu-driver", "the Ascend driver", lambda view: view.facts.npu_driver.version, "ascend", grave=True),
     Equal("npu-firmware", "the Ascend firmware", lambda view: view.facts.npu_firmware.version, "ascend", grave=True),
     Equal("cann", "CANN", lambda view: view.facts.cann.version, "ascend", grave=True),
+    Equal("environment", "the environment in use", lambda view: ", ".join(sorted(
+        str(one["environment"])[:12] for one in _in_use(view)))),
+    Equal("torch", "torch of the environment in use", lambda view: ", ".join(sorted(
+        str(one["torch"]) for one in _in_use(view) if one.get("torch"))), grave=True),
     Equal("torch-npu", "torch_npu", lambda view: view.need.torch_npu, "ascend", grave=True),
     Equal("model", "the model's config.json", _weights, grave=True, shown=False),
     Equal("template", "the chat template", _template, grave=True, shown=False),
 )
+
+JUDGED_ELSEWHERE: tuple[Equal, ...] = (
+    Equal("nccl", "NCCL of the environment in use", _nccl),
+    Equal("mtu", "the packet size towards the others", _mtu),
+    Equal("tls", "the TLS switch of the chips", _tls, "ascend"),
+)
+"""Rows of the table whose differences parity.nccl, net.mtu and hccn.tls judge."""
 
 
 def values(views: Sequence[View], equal: Equal) -> dict[str, str]:
@@ -142,7 +178,7 @@ def nccl(views: Sequence[View]) -> Iterable[Outcome]:
 def table(views: Sequence[View]) -> list[tuple[str, str, str]]:
     """Rows for the report: name, `15 x 580.126.09`, `gpu07: 580.178`. Rows of one host are left out."""
     rows = []
-    for equal in EQUAL:
+    for equal in (*EQUAL, *JUDGED_ELSEWHERE):
         found = values(views, equal)
         if len(found) < 2:
             continue
@@ -170,7 +206,8 @@ def _connecting(views: Sequence[View]) -> tuple[str, str, str] | None:
         return None
     late = {host: one for host, one in known.items() if one[1] >= limits()["greeting"].number}
     usual = [one[0] for host, one in known.items() if host not in late] or [one[0] for one in late.values()]
-    return ("connect", f"{len(usual)} in {min(usual):.1f} to {max(usual):.1f} s",
+    least, most = f"{min(usual):.1f}", f"{max(usual):.1f}"
+    return ("connect", f"{len(usual)} in {least} s" if least == most else f"{len(usual)} in {least} to {most} s",
             "; ".join(f"{host}: {one[0]:.1f} s" for host, one in late.items() if len(late) < len(known)))
 
 

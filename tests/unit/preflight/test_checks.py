@@ -23,8 +23,10 @@ from preflight_hosts import (
 from bringup.base.errors import InputError
 from bringup.base.verdicts import Verdict
 from bringup.preflight.answers import Answers
+from bringup.preflight.checks.parity import table
+from bringup.preflight.facts import Facts
 from bringup.preflight.judge import Chosen
-from bringup.preflight.registry import checks
+from bringup.preflight.registry import View, checks
 from bringup.preflight.requirement import Need, limits, profiles, xids
 
 
@@ -101,6 +103,26 @@ def test_a_port_of_the_plan_that_is_taken_on_another_address_of_the_lab_is_free(
     assert by_check(findings_of(taken, need), "process.ports")[0].verdict is Verdict.PASS
     wide = change(healthy("lab-head"), "net.listeners", "LISTEN 0 0 0.0.0.0:8000 0.0.0.0:*\n")
     assert by_check(findings_of(wide, need), "process.ports")[0].verdict is Verdict.FAIL
+
+
+def test_parity_of_environment_torch_library_and_packet_size() -> None:
+    answers, needs = fleet(["gpu01", "gpu02", "gpu03"])
+    for host in answers:
+        torch, name = ("2.8.0", "old0") if host == "gpu03" else ("2.9.1", "new1")
+        there = [{"environment": name, "torch": torch, "used": True}, {"environment": "left", "torch": "1.0"}]
+        library = [{"path": "/x", "environment": name, "version": "2.27.5", "sha256": "a" * 64}]
+        answers[host] = change(answers[host], "env.packages", json.dumps(there))
+        answers[host] = change(answers[host], "env.libraries", json.dumps(library))
+    rows = {row[0]: row[1:] for row in table([View(Facts(one), needs[host]) for host, one in answers.items()])}
+    assert rows["torch"] == ("2 x 2.9.1", "gpu03: 2.8.0")
+    assert rows["environment"] == ("2 x new1", "gpu03: old0")
+    assert rows["nccl"] == ("3 x 2.27.5", "") and rows["mtu"][0].startswith("3 x ")
+    found = {f.check: f.verdict for f in findings_of(answers, needs) if f.subject == "gpu03"}
+    assert found["parity.torch"] is Verdict.FAIL and found["parity.environment"] is Verdict.WARN
+    two = change(answers["gpu01"], "env.packages", json.dumps([{"environment": "a", "torch": "1"},
+                                                               {"environment": "b", "torch": "2"}]))
+    # two environments and no release: which is meant cannot be said
+    assert not by_check(findings_of({"gpu01": two, "gpu02": answers["gpu02"]}, needs), "parity.torch")
 
 
 def test_parity_names_the_majority_and_who_differs() -> None:

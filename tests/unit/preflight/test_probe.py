@@ -256,6 +256,19 @@ def test_communication_libraries_of_environments(tmp_path: Path) -> None:
     assert [(one["environment"], one["version"]) for one in found] == [("abc", "2.27.5")]
 
 
+def test_environments_with_their_torch_and_which_is_in_use(tmp_path: Path) -> None:
+    for name, version in (("abc123", "2.9.1+cu128"), ("def456", "2.8.0")):
+        (tmp_path / f"envs/{name}/lib/python3.12/site-packages/torch-{version}.dist-info").mkdir(parents=True)
+        (tmp_path / f"envs/{name}/lib/python3.12/site-packages/torchaudio-1.0.dist-info").mkdir()
+    release = tmp_path / "releases" / "77"
+    release.mkdir(parents=True)
+    (release / "host.json").write_text('{"argv": ["/opt/bringup/envs/def456/bin/vllm"]}')
+    (tmp_path / "current").symlink_to(release)
+    assert json.loads(questions.answer("environments", {"root": str(tmp_path)})["stdout"]) == [
+        {"environment": "abc123", "torch": "2.9.1+cu128", "used": False},
+        {"environment": "def456", "torch": "2.8.0", "used": True}]
+
+
 def test_who_holds_a_segment_of_shared_memory() -> None:
     from multiprocessing import shared_memory
 
