@@ -74,12 +74,16 @@ class Line(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """How far a step is, for the live view: one line a subject (host, replica, environment), replaced in place."""
+    """How far a step is, for the live view: one line a subject (host, replica, environment), replaced in place.
+
+    `brief` is over within seconds: it is shown where it can be replaced, and not where lines stay.
+    """
 
     subject: str
     text: str
     host: str | None = None
     done: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bringup.base.events import Progress
 from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.checks.network import is_loopback
 from bringup.preflight.checks.process import Owners
@@ -40,9 +41,10 @@ def measure(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answe
     reasons = {host: why_not(view) for host, view in views.items()}
     hosts = [host for host, reason in reasons.items() if not reason]
     out = dict(answers)
-    tcp = _all(hosts, lambda pairs: _tcp(fleet, views, pairs), _slow_tcp) if TCP in asked and len(hosts) > 1 else {}
+    tcp = (_all(_told(fleet, "TCP"), hosts, lambda pairs: _tcp(fleet, views, pairs), _slow_tcp)
+           if TCP in asked and len(hosts) > 1 else {})
     ready = [host for host in hosts if _links(views[host])]
-    rdma = (_all(ready, lambda pairs: _rdma(fleet, views, pairs), _slow_rdma)
+    rdma = (_all(_told(fleet, "RDMA"), ready, lambda pairs: _rdma(fleet, views, pairs), _slow_rdma)
             if RDMA in asked and len(ready) > 1 else {})
     for host in answers:
         for probe in asked:
@@ -70,17 +72,27 @@ def why_not(view: View) -> str:
     return f"the running release serves here ({len(running)} processes)" if running else ""
 
 
-def _all(hosts: Sequence[str], ask: Callable[[Sequence[Pair]], Found], slow: Callable[[Found], list[Pair]]) -> Found:
+def _told(fleet: Fleet, name: str) -> Callable[[str, bool], None]:
+    """Tells how far the pairs are."""
+    return lambda text, done: fleet.emit(Progress(name, text, done=done))
+
+
+def _all(tell: Callable[[str, bool], None], hosts: Sequence[str], ask: Callable[[Sequence[Pair]], Found],
+         slow: Callable[[Found], list[Pair]]) -> Found:
     found: Found = {}
-    for pairs in rounds(hosts):
+    turns = [*rounds(hosts)]
+    for number, pairs in enumerate(turns, 1):
+        tell(f"between hosts, round {number} of {len(turns)}", False)
         found.update(ask(pairs))
     bad = slow(found)
     for pairs in again(bad, [pair for pair in found if pair not in bad], hosts) if len(bad) <= 4 * len(hosts) else ():
+        tell(f"between hosts, {len(bad)} slow ways again", False)
         for pair, one in ask(pairs).items():
             # the better of two: a moment's other traffic is no defect
             before = found.get(pair, {})
             better = one if _speed(one) >= _speed(before) else before
             found[pair] = {**better, "again": True}
+    tell(f"between hosts, {len(found)} ways measured", True)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bringup.agent.questions_load import NO_TOOL
-from bringup.base.events import Note
+from bringup.base.events import Note, Progress
 from bringup.base.text import fold_hosts
 from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.checks.process import Owners
@@ -20,6 +20,9 @@ from bringup.preflight.unread import Unread
 from bringup.run.actions import Call, Fleet
 
 ALL_REDUCE = "load.all_reduce"
+MEASURES = {ALL_REDUCE: "an all-reduce", "load.hccl": "an all-reduce", "load.rccl": "an all-reduce",
+            "load.copies": "copies", "load.dcgm": "by DCGM's diagnosis", "load.disk": "reading from the disk"}
+"""What a loading probe is called while it runs."""
 
 
 def load(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answers], wanted: Collection[str] | None = None,
@@ -68,7 +71,14 @@ def _asked(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str, Answer
     out = dict(answers)
     calls = {host: _call(probes, host, needs[host], root=needs[host].privileged and not answers[host].notes)
              for host, probes in asked.items()}
-    for host, result in (fleet.call(calls) if calls else {}).items():
+
+    def on_line(host: str, text: str) -> None:
+        word, _, probe = text.partition(" ")
+        if word == "asks":
+            fleet.emit(Progress(host, f"measures {MEASURES.get(probe, probe)}"))
+
+    for host, result in (fleet.call(calls, on_line=on_line) if calls else {}).items():
+        fleet.emit(Progress(host, "measured", done=True))
         if result.bad or "answers" not in result.data:
             why = f"the measuring call failed: {result.message or result.status.value}"
             out[host] = _with(out[host], [Answer(probe.id, rc=1, stderr=why) for probe in asked[host]])

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bringup.base.events import Progress
 from bringup.base.results import Result, Status
+from bringup.base.text import fold_hosts, plural
 from bringup.preflight import recording
 from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.between import measure
@@ -90,12 +92,23 @@ def _call(probes: Sequence[Probe], asked: Questions, root: bool) -> Call:
 
 
 def _ask(fleet: Fleet, calls: Mapping[str, Call], clocks: dict[str, list[float]]) -> dict[str, Result]:
+    waiting = dict.fromkeys(calls, 2)  # a line of the clock at the beginning, one at the end
+
     def on_line(host: str, text: str) -> None:
         word, _, stamp = text.partition(" ")
         if word == "clock":
             clocks.setdefault(host, []).append(float(stamp) - time.time())
+            waiting[host] -= 1
+            if waiting[host] == 0:
+                fleet.emit(_answered(waiting))
 
     return dict(fleet.call(calls, on_line=on_line))
+
+
+def _answered(waiting: Mapping[str, int]) -> Progress:
+    left = [host for host, lines in waiting.items() if lines > 0]
+    text = f"{len(waiting) - len(left)} of {plural(len(waiting), 'host')} answered"
+    return Progress("asked", text + (f", waiting for {fold_hosts(left)}" if left else ""), done=not left, brief=True)
 
 
 def _answers(host: str, data: Mapping[str, Any], probes: Sequence[Probe], notes: tuple[str, ...], plain: bool

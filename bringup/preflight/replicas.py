@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bringup.base.events import Progress
+from bringup.base.text import plural
 from bringup.preflight.answers import Answer, Answers
 from bringup.preflight.between import free_port
 from bringup.preflight.deep import why_not
@@ -42,7 +44,11 @@ def over_replicas(fleet: Fleet, needs: Mapping[str, Need], answers: Mapping[str,
                 skipped[host] = reason or f"measured from {nodes[0]}"
         if not reason:
             given.update(_parts(nodes, views, ready))
+    if given:
+        fleet.emit(Progress("replicas", f"an all-reduce over {plural(len(given), 'host')}"))
     found = _ask(fleet, views, given, SECONDS + 30)
+    if given:
+        fleet.emit(Progress("replicas", f"an all-reduce over {plural(len(given), 'host')}", done=True))
     out = dict(answers)
     for host in views:
         mine = [answer for nodes in replicas if nodes[0] == host for answer in [_joined(nodes, found)] if answer]

@@ -11,7 +11,8 @@ from bringup.base.verdicts import Finding, Verdict
 
 _ORDER = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.NOTE)
 _SUBJECT, _CHECK = 16, 18
-_INDENT = 6 + _SUBJECT + 1
+_WIDE, _SUBJECT_MOST = 110, 32
+"""From so many columns on the column of subjects is as wide as they need, up to so much."""
 
 
 def lines(findings: Sequence[Finding], tables: Mapping[str, Sequence[Sequence[str]]] | None = None, *, width: int = 80,
@@ -20,8 +21,11 @@ def lines(findings: Sequence[Finding], tables: Mapping[str, Sequence[Sequence[st
     out = [*textwrap.wrap(title, width), ""] if title else []
     shown = [finding for finding in findings if finding.verdict in _ORDER
              or (verbose and finding.verdict is Verdict.SKIP)]
-    for group in folded(shown):
-        out += _block(group, width)
+    groups = folded(shown)
+    longest = max((len(_subjects([finding.subject for finding in group])) for group in groups), default=0)
+    column = min(max(longest, _SUBJECT), _SUBJECT_MOST) if width >= _WIDE else _SUBJECT
+    for group in groups:
+        out += _block(group, width, column)
     if shown and closing:
         out.append("")
     for name, rows in (tables or {}).items():
@@ -53,21 +57,22 @@ def _general(text: str, subject: str) -> str:
     return text
 
 
-def _block(group: Sequence[Finding], width: int) -> list[str]:
+def _block(group: Sequence[Finding], width: int, column: int) -> list[str]:
     first = group[0]
     subject = _subjects([finding.subject for finding in group])
     word = {"pass": "PASS", "unknown": "UNKN", "skip": "SKIP"}.get(first.verdict.value, first.verdict.value.upper())
-    head = f"{word:<4}  {subject:<{_SUBJECT}} {first.check:<{_CHECK}} "
+    head = f"{word:<4}  {subject:<{column}} {first.check:<{_CHECK}} "
+    indent = 6 + column + 1
     body = printable(first.summary)
     if len(group) > 1 and first.subject in first.summary and len(group) < 4:
         body += "  (" + "; ".join(printable(finding.summary) for finding in group[1:]) + ")"
-    if len(subject) > _SUBJECT or len(first.check) > _CHECK:
+    if len(subject) > column or len(first.check) > _CHECK:
         # a long subject gets the line to itself, so that the summary keeps its column
-        out = [f"{word:<4}  {subject}  {first.check}"] if len(subject) > _SUBJECT else []
-        lead = " " * _INDENT if out else f"{word:<4}  {subject:<{_SUBJECT}} {first.check}  "
+        out = [f"{word:<4}  {subject}  {first.check}"] if len(subject) > column else []
+        lead = " " * indent if out else f"{word:<4}  {subject:<{column}} {first.check}  "
     else:
         out, lead = [], head
-    hang = " " * _INDENT
+    hang = " " * indent
     room = width - len(lead)
     if room < 28:
         out.append(lead.rstrip())

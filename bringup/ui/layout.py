@@ -218,7 +218,7 @@ class Layout:
     def _Progress(self, event: events.Progress) -> Iterator[Shown]:
         text, since = self.progress.get(event.subject, ("", 0.0))
         now = time.monotonic()
-        if text == event.text or not self.piped or (not event.done and text and now - since < _REPEAT):
+        if event.brief or text == event.text or not self.piped or (not event.done and text and now - since < _REPEAT):
             return
         self.progress[event.subject] = (event.text, now)
         yield Shown(f"    {event.subject}  {event.text}", "dim")

@@ -49,6 +49,8 @@ def run(task):
             raise SystemExit("the agent is gone")  # what was started ends with us
         while waiting and len(running) < parallel:
             probe = waiting.pop(0)
+            if parallel == 1:
+                task.line("asks %s" % probe["id"])  # one after the other takes minutes: that is watched
             child = _start(probe, environment, task.run_id)
             if child.answer is not None:
                 answers[child.id] = child.answer

@@ -87,6 +87,14 @@ def test_different_mends_are_not_folded_away() -> None:
     assert len(groups) == 2
 
 
+def test_a_wide_screen_shows_more_in_a_line_and_never_more_lines() -> None:
+    found = [finding("net.names", host, Verdict.WARN, "does not resolve: master.cluster.example, and four more names")
+             for host in ("lab-head", "lab-w1", "lab-w2")]
+    narrow, wide = lines(found, width=80), lines(found, width=160)
+    assert len(wide) <= len(narrow) and max(map(len, narrow)) <= 80
+    assert wide[0].startswith("WARN  lab-head,lab-w[1-2] net.names") and wide[0].endswith("four more names")
+
+
 def test_json_holds_everything() -> None:
     answers = edit(healthy("gpu01"), "nvidia.fabricmanager", lambda text: text.replace("=active", "=failed"))
     found = findings_of(answers)
