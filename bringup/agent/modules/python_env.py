@@ -46,8 +46,7 @@ def run(task):
         return _each(task, python_env_check.again)
     if task.check:
         return _planned(task)
-    uv = python_env_build.tool(task)
-    return _each(task, lambda one, item: python_env_build.build(one, item, uv))
+    return _each(task, python_env_build.build)
 
 
 def _planned(task):
@@ -73,7 +72,10 @@ def _folder(task, item):
 class _Aside(object):
     """The task as a thread may use it: lines go through the main thread, files were fetched before."""
 
-    def __init__(self, task, files):
+    def __init__(self, task, files=None, sound=None):
+        files = files or {}
+        self.sound = sound or {}
+        self.uv = files.pop("uv", None)
         self.args = task.args
         self.root = task.root
         self.command_environment = task.command_environment
@@ -85,7 +87,7 @@ class _Aside(object):
 def _each(task, work):
     """Run `work` for every environment side by side; all end before the first failure is told."""
     items = task.args["environments"]
-    aside = _Aside(task, _files(task, items) if task.args["action"] == "build" else {})
+    aside = _Aside(task, *(_files(task, items) if task.args["action"] == "build" else ()))
     done, failed = {}, {}
     gate = threading.Semaphore(max(1, min(len(items), os.cpu_count() or 1)))
 
@@ -118,13 +120,17 @@ def _each(task, work):
 
 
 def _files(task, items):
-    """Locks and overlays of the environments that must be built, by digest."""
-    files = {}
+    """What the environments that must be built need: locks and overlays by digest, the uv under `uv`. Then those that
+    are sound as they are, by name: looking at all files of one takes a third of a second, so it is done once."""
+    files, sound = {}, {}
     for item in items:
-        if python_env_check.unsound(_folder(task, item), item["digest"]) is not None:
+        if python_env_check.unsound(_folder(task, item), item["digest"]) is None:
+            sound[item["name"]] = python_env_check.described(_folder(task, item))
+        else:
+            files["uv"] = files.get("uv") or python_env_build.tool(task)
             for digest in (item["lock"], (item.get("overlay") or {}).get("digest")):
                 if digest and digest not in files:
                     files[digest] = task.blob(digest)
             for name, digest in sorted((item.get("wheels") or {}).items()):
                 python_env_build.keep_wheel(task, name, digest)
-    return files
+    return files, sound

@@ -77,10 +77,12 @@ def uv_version(path):
     return found.group(1) if process.returncode == 0 and found else None
 
 
-def build(task, item, uv):
+def build(task, item):
     """Build an environment unless a sound one is there. Returns what is known of it, `changed` told."""
     target = folder(task.root, item["digest"])
     started = time.time()
+    if item["name"] in task.sound:
+        return dict(task.sound[item["name"]], changed=False, seconds=0.0)
     _make(os.path.dirname(target))
     with _held(beside(target, "lock")):
         reason = python_env_check.unsound(target, item["digest"])
@@ -90,7 +92,7 @@ def build(task, item, uv):
         _sweep(target)
         staged = beside(target, "new-%d-%d" % (os.getpid(), int(started * 1000)))
         try:
-            report = _stage(task, item, uv, staged, target)
+            report = _stage(task, item, task.uv, staged, target)
             described = _finish(item, staged, target, report, started)
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -48,7 +48,11 @@ def test_defaults(tmp_path: Path) -> None:
     (GOOD.replace('"2.28"}', '"2.28", not_locked: ""}'), 4, "without a reason"),
     (GOOD + "exclude_newer: soon\n", 5, "2026"),
     (GOOD + "verify: {config: {file: env.yml, model_type: x, expect: maybe}}\n", 5, "known"),
-    (GOOD + "verify: {commands: [vllm --version]}\n", 5, "list of words"),
+    (GOOD + "verify: {commands: [vllm --version]}\n", 5, "not understood"),
+    (GOOD + "verify: {commands: [{run: [vllm], say: [--port]}]}\n", 5, "not understood"),
+    (GOOD + "verify: {shared: {build_backend.py: }}\n", 5, "without a reason"),
+    (GOOD + "verify: {own: {a: b}}\n", 5, "not_imported, shared"),
+    (GOOD + "last: [a]\n", 5, "{PACKAGE: why}"),
     (GOOD + "python: [\"3.12\"]\n", 5, "twice"),
 ])
 def test_mistakes_name_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:

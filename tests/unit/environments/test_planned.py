@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.agent.modules.python_env_check import torch_finding
+from bringup.agent.modules.python_env_imports import torch_finding
 from bringup.base.errors import StepError
 from bringup.environments.definition import Environment, Override, Platform
 from bringup.environments.locks import parse_lock
