@@ -28,6 +28,14 @@ ARCHIVES = (".tar.gz", ".tgz")
 UNPACKED_LIMIT = 2 << 30
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 MANIFEST = "probes.json"
+_TEXT, _FLAG = (str, "a text"), (bool, "true or false")
+_SHAPES: Mapping[str, tuple[Any, str]] = {
+    "id": _TEXT, "rc": (int, "a whole number"), "stdout": (str, "the name of a file"),
+    "stderr": (str, "the name of a file"), "seconds": ((int, float), "a number"), "files": (list, "a list of paths"),
+    "errors": (dict, "a mapping of paths"), "timed_out": _FLAG, "missing": _FLAG, "truncated": _FLAG,
+    "abandoned": _TEXT, "skipped": _TEXT,
+}
+"""What the keys of an entry hold, and how that is said."""
 
 
 def write(folder: Path, answers: Answers) -> int:
@@ -128,10 +136,16 @@ def _pair(document: Mapping[str, Any], name: str, manifest: Path) -> tuple[float
 def _answer(folder: Path, manifest: Path, entry: Any) -> Answer:
     if not isinstance(entry, Mapping) or not entry.get("id"):
         raise InputError("has an entry without an id", where=str(manifest))
-    files = {str(path): _take(_inside(folder / "files", str(path)), manifest) for path in entry.get("files", [])}
+    for key, (kinds, words) in _SHAPES.items():
+        value = entry.get(key)
+        # true and false are whole numbers to Python, and to nobody else
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
+            raise InputError(f"`{key}` of the entry {str(entry['id'])[:40]} is {words}", where=str(manifest),
+                             found=str(value)[:80])
+    files = {str(path): _take(_inside(folder / "files", str(path)), manifest) for path in entry.get("files") or ()}
     raw: dict[str, Any] = {key: entry[key] for key in
                            ("id", "timed_out", "missing", "truncated", "abandoned", "seconds") if key in entry}
-    raw.update(rc=entry.get("rc", 0), files=files, errors=entry.get("errors", {}))
+    raw.update(rc=entry.get("rc", 0), files=files, errors=entry.get("errors") or {})
     for stream in ("stdout", "stderr"):
         if entry.get(stream):
             raw[stream] = _take(_inside(folder, str(entry[stream])), manifest)

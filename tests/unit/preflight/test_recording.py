@@ -122,3 +122,20 @@ def test_facts_of_a_recording() -> None:
     found = json.loads(invoke("facts", "--replay", str(HEALTHY), "--format", "json").stdout)["h200-01"]
     assert found["smi"]["gpus"][7]["serial"] == "1650000000008"
     assert found["kernel"] == "6.8.0-85-generic"
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("seconds", [1], "a number"), ("files", "x", "a list of paths"), ("errors", [], "a mapping"), ("rc", "0", "whole"),
+    ("stdout", {}, "the name of a file"), ("timed_out", 1, "true or false"), ("seconds", True, "a number")])
+def test_an_entry_of_another_shape_is_told_with_its_key(tmp_path: Path, key: str, value: object, said: str) -> None:
+    (tmp_path / "probes.json").write_text(json.dumps({"host": "h", "probes": [{"id": "nvidia.q", key: value}]}))
+    with pytest.raises(InputError) as told:
+        recording.read(tmp_path)
+    assert f"`{key}` of the entry nvidia.q" in told.value.what and said in told.value.what
+
+
+@pytest.mark.parametrize("name", ["clock", "connect"])
+def test_a_pair_of_numbers_that_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "probes.json").write_text(json.dumps({"host": "h", "probes": [], name: ["a", 1]}))
+    with pytest.raises(InputError, match=f"`{name}` is a list of two numbers"):
+        recording.read(tmp_path)
