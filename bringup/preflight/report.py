@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from bringup.base.verdicts import Finding, Verdict
 
 _ORDER = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.NOTE)
 _SUBJECT, _CHECK = 16, 18
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 _WIDE, _SUBJECT_MOST = 110, 32
 """From so many columns on the column of subjects is as wide as they need, up to so much."""
 
@@ -51,7 +53,8 @@ def folded(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _general(text: str, subject: str) -> str:
-    """A summary without the host's own name, so that `gpu01 resolves to ...` of many hosts is one line."""
+    """A summary without the own name and addresses, so that `gpu01 resolves to ...` of many hosts is one line."""
+    text = _ADDRESS.sub("\0", text)
     for host in subject.split(" > "):
         text = text.replace(host.strip(), "\0")
     return text
@@ -64,8 +67,11 @@ def _block(group: Sequence[Finding], width: int, column: int) -> list[str]:
     head = f"{word:<4}  {subject:<{column}} {first.check:<{_CHECK}} "
     indent = 6 + column + 1
     body = printable(first.summary)
-    if len(group) > 1 and first.subject in first.summary and len(group) < 4:
-        body += "  (" + "; ".join(printable(finding.summary) for finding in group[1:]) + ")"
+    others = [finding.summary for finding in group[1:] if finding.summary != first.summary]
+    if others and len(group) < 4:
+        body += "  (" + "; ".join(map(printable, others)) + ")"
+    elif others:
+        body += "  (the others alike)"
     if len(subject) > column or len(first.check) > _CHECK:
         # a long subject gets the line to itself, so that the summary keeps its column
         out = [f"{word:<4}  {subject}  {first.check}"] if len(subject) > column else []
