@@ -16,6 +16,7 @@ from bringup.serving.causes import Cause, first_cause, how_it_ended, waited_for
 from bringup.serving.probing import Probe, probe
 from bringup.serving.signs import Signs, numbers, rank_gaps, rank_mismatches, tensor_parallel_of
 from bringup.serving.transport import slow_transport
+from bringup.serving.vitals import EVERY, Vitals, growth, of_ranks, told
 
 POLL = 1.0
 """Seconds that a host waits for news before it answers a poll."""
@@ -79,6 +80,18 @@ class Watched:
     state: str = "absent"
     lines: list[tuple[float | None, str]] = field(default_factory=list)
     status: Mapping[str, Any] = field(default_factory=dict)
+    vitals: Vitals | None = None
+    grows: tuple[str, str] = ("", "")
+    grew: float = field(default_factory=time.monotonic)
+
+    @property
+    def told(self) -> str:
+        """How far it is: shards, what grows in its processes, its log's last word; each rank's own figures last, where
+        a wide screen shows them."""
+        grows, ranks = self.grows
+        counted = self.signs.shards is not None and self.signs.shards[0] < self.signs.shards[1]
+        parts = (self.signs.told, grows, ranks) if counted or not grows else (grows, self.signs.told[:60], ranks)
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -103,6 +116,7 @@ class Starting:
         self.began = time.monotonic()
         self.progressed = self.began
         self.bound_at: float | None = None
+        self.busy, self.looked = float("-inf"), self.began
         self.seconds = 0.0
         self.asked = 0.0
         self.answer: Probe | None = None
@@ -185,11 +199,14 @@ class Starting:
         ended = {host: w.status.get("exit") or {} for host, w in self.watched.items() if w.state != "running"}
         if ended:
             return self._cause_of_end(ended)
+        self._look()
         mismatches = rank_mismatches(self._signs(), self.replica.wanted, self.replica.world_size)
         if mismatches:
-            host = mismatches[0].split()[0].rstrip(":")
-            return Cause("rank", host, mismatches[0], "ranks must be 0..W-1, each on the node meant for it",
-                         "invoke status; an earlier worker may still be up", self.watched[host].signs.last)
+            host, _, what = mismatches[0].partition(" ")
+            signs = self.watched[host].signs
+            return Cause("rank", host, what, "ranks must be 0..W-1, each on the node meant for it: what runs there is "
+                         "not what the release says", "invoke drift names what was edited there, drop-ins of the unit too; "
+                         "an earlier worker may still be up", signs.joined or signs.last, lies_in="host")
         return None
 
     def _take(self, host: str, result: Result) -> None:
@@ -202,9 +219,32 @@ class Starting:
             if len(watched.lines) < LINES_KEPT:
                 watched.lines.append((at, text))
             if watched.signs.read(text, at):
-                self.progressed = time.monotonic()
+                self.progressed = watched.grew = time.monotonic()
         if seen.get("lines"):
-            self._say(host, watched.signs.told)
+            self._say(host, watched.told)
+
+    def _look(self) -> None:
+        """What grows in the processes of every node: progress, whether their logs say something or not."""
+        if time.monotonic() - self.looked < EVERY:
+            return
+        results = calls.call_all(self.fleet, "engine_vitals", {
+            host: {"name": self.replica.launches[host]["name"],
+                   "devices": not (watched.vitals and watched.vitals.silent)}
+            for host, watched in self.watched.items()}, changes=False, timeout=30)
+        self.looked = time.monotonic()
+        for host, result in results.items():
+            if result.bad:
+                continue  # the next look at its state says what is wrong there
+            watched = self.watched[host]
+            now = Vitals.read(result.data, self.replica.wanted[host], watched.signs.tensor_parallel)
+            grown = growth(watched.vitals, now) if watched.vitals else None
+            if grown is not None and grown.strong:
+                self.progressed = watched.grew = self.looked
+            if grown is not None and grown.busy:
+                self.busy = self.looked
+            watched.vitals = now
+            watched.grows = (told(now, grown, self.looked - watched.grew), of_ranks(now))
+            self._say(host, watched.told)
 
     def _cause_of_end(self, ended: Mapping[str, Mapping[str, Any]]) -> Cause:
         """Look once more, so that the last lines of all nodes are there, then name the first cause."""
@@ -238,11 +278,13 @@ class Starting:
                          f"not every rank joined within {duration(limits.rendezvous)}",
                          "look at that node's log and at the way between the nodes: invoke preflight",
                          signs.last, signs.last_at, lies_in="unknown")
-        if not gaps and now - self.progressed > limits.load:
+        # processor time alone is a weak sign, a rank that spins has it too: it makes the wait twice as long at most
+        patience = limits.load * (2 if now - self.busy < 3 * EVERY else 1)
+        if not gaps and now - self.progressed > patience:
             known = first_cause(logs, {})
             if known is not None:
                 return known
-            return Cause("stall", self.replica.head, f"no progress for {duration(limits.load)}",
+            return Cause("stall", self.replica.head, f"no progress for {duration(patience)}",
                          answer.told if answer else "the endpoint was never asked",
                          "invoke logs; raise deployment.load_deadline if it only needs longer",
                          self.watched[self.replica.head].signs.last,
