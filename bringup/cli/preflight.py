@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -160,10 +159,10 @@ def _replayed(options: Options, chosen: Any) -> int:
         print(collector.json())
     else:
         from bringup.preflight.needs import headline
+        from bringup.ui.screen import line_width
 
         title = f"bringup preflight · replayed · {headline({view.host: view.need for view in views})}"
-        width = min(shutil.get_terminal_size((80, 24)).columns, 160) if sys.stdout.isatty() else 80
-        for line in report.lines(findings, tables, width=width, title=title, verbose=options.verbose):
+        for line in report.lines(findings, tables, width=line_width(), title=title, verbose=options.verbose):
             print(SCRUBBER.text(line))
     if options.record:
         _record(options, views, findings)
