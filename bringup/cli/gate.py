@@ -47,10 +47,13 @@ def gate(options: Options) -> ExitStatus:
 
 
 def _project(options: Options) -> tuple[Path, list[str], list[str]]:
-    """The project's folder, the reports that the run writes, and the pages that are written here."""
+    """The project's folder, the reports that the run writes, and the pages that are written here. Raises InputError
+    for one that could not be written."""
     from bringup.base.paths import Project
+    from bringup.ui.report import check_reports
 
     reports = [str(file) for file in options.report]
+    check_reports(reports)
     return (Project.find().root, [file for file in reports if not file.endswith(".html")],
             [file for file in reports if file.endswith(".html")])
 
@@ -96,7 +99,37 @@ def _compare(options: Options) -> ExitStatus:
         given["gate_slice"] = number
     if options.compare_model:
         given["gate_model"] = options.compare_model
-    return _run(options, comparison(), given, "")
+    from bringup.cli.inventory import load_for
+    from bringup.gates.action import name_of
+    from bringup.gates.versus import path_of
+
+    project, reports, pages = _project(options)
+    kept = path_of(project, name_of(load_for(options)))
+    kept.unlink(missing_ok=True)  # what is written below is of this run
+    status = _run(Options({**options.values, "report": reports}), comparison(), given, "")
+    _write_comparison(kept, [file for file in reports if file.endswith(".json")], pages)
+    return status
+
+
+def _write_comparison(kept: Path, reports: list[str], pages: list[str]) -> None:
+    """The pages of a comparison, and its data under `compare` in the JSON reports. Raises StepError."""
+    import json
+
+    from bringup.base.errors import StepError
+    from bringup.base.secrets import SCRUBBER
+    from bringup.gates.versus import load, page
+
+    data = load(kept)
+    if data is None:
+        return
+    try:
+        for file in pages:
+            Path(file).write_text(SCRUBBER.text(page(data)), encoding="utf-8")
+        for file in reports:
+            tree = {**json.loads(Path(file).read_text(encoding="utf-8")), "compare": SCRUBBER.tree(data)}
+            Path(file).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StepError(f"the report cannot be written: {error.strerror or error}", where=error.filename) from None
 
 
 def _write(options: Options, project: Path, definition: Any, pages: list[str]) -> None:

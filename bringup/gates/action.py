@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,8 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     import os
 
     from bringup.base.secrets import SCRUBBER
-    from bringup.gates.asking import slice_of
+    from bringup.gates import versus
+    from bringup.gates.asking import memory_headroom, slice_of
     from bringup.gates.direct import Direct, served_name
     from bringup.gates.sides import compare, side, table
 
@@ -226,12 +228,15 @@ def gate_compare(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     here = side(f"{ground.label} {ground.model}", ground.model, ground.ask, tasks, ground.routes(), ground.folder,
                 at_once)
     there = side(url, model, direct, tasks, ground.routes(), ground.folder, at_once)
+    here = replace(here, measures={**here.measures, "memory_headroom": memory_headroom(ground)})
     found = compare(here, there, tasks, definition.tolerance, definition.noise)
+    versus.keep(versus.path_of(fleet.project.root, inventory_name(fleet)),
+                versus.record(here, there, tasks, found, definition.tolerance))
     fleet.emit(Findings("compared", tuple(found), {"compared": table(here, there)}))
     fleet.emit(StageSummary(ground.label, found[-1].summary))
     bad = [finding for finding in found if finding.blocks]
     if bad:
         raise FindingError(f"{ground.label} is not as good as {url}: {bad[0].summary}",
                            details=[f.summary for f in bad[1:5]],
-                           next="invoke gate --compare URL --report compare.json")
+                           next="invoke gate --compare URL --report compare.html shows both sides")
     return {}

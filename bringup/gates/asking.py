@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from bringup.base.errors import StepError
 from bringup.base.text import plural
 from bringup.base.verdicts import Finding, Verdict
 from bringup.gates.definition import Line
@@ -19,6 +20,7 @@ from bringup.serving.contract.request import CHAT, Request, Response
 from bringup.serving.recipes.routes import Route
 
 Ask = Callable[[Sequence[Request], int], Sequence[Response]]
+OWN = "bringup's own load"
 EVERY = 8
 """A look at /metrics goes with every so many requests."""
 CHECKERS = 4
@@ -41,21 +43,42 @@ def with_metrics(wanted: Sequence[Request], at_once: int, ask: Ask) -> tuple[lis
 
 
 def smoke(ground: Ground, line: Line) -> Came:
-    """A bounded load of short streams: does everything come back, and how fast."""
+    """A bounded load of streams: does everything come back, and how fast. By `vllm bench serve` where the release's
+    environment has it, else by this tool; what was told says which."""
+    from bringup.gates import bench
+
     count, at_once = line.number("requests", 40), line.number("at_once", 8)
-    wanted = [Request(f"smoke {number}", CHAT, {
+    way = bench.way_of(line)
+    tool = None if way == "own" else bench.find(ground)
+    if way == "bench" and tool is None:
+        raise StepError(f"the gate {line.name} asks for {bench.NAME}, which is not in the environment of "
+                        f"{ground.label}", next="by: auto in the file of gates takes what is there")
+    found: list[Finding] = []
+    loaded = bench.load(ground, line, tool) if tool is not None else None
+    if loaded is not None and loaded.problem is None:
+        by, samples, pages = tool.told if tool else "", loaded.samples, loaded.pages
+    else:
+        if loaded is not None:
+            found.append(Finding(f"gate.{line.name}", "load", Verdict.WARN, f"{loaded.problem}; asked by bringup's own "
+                                 "load instead", mend="by: own in the file of gates leaves the tool out"))
+        by = OWN + ("" if tool or way == "own" else f" ({bench.NAME} is not in the environment)")
+        answers, pages = with_metrics(_counting(ground, line, count), at_once, ground.ask)
+        samples = [sample(answer) for answer in answers]
+    bad = [one for one in samples if one.problem is not None]
+    measures = {"errors": float(len(bad)), **latencies(samples), **pressure(pages)}
+    found += [Finding(f"gate.{line.name}", f"request {number + 1}", Verdict.FAIL, str(one.problem))
+              for number, one in enumerate(samples) if one.problem is not None]
+    return Came(measures, f"{plural(count, 'request')}, {at_once} at once, {plural(len(bad), 'error')}; by {by}",
+                shown(line, found), {**_series(samples), "by": by})
+
+
+def _counting(ground: Ground, line: Line, count: int) -> list[Request]:
+    """Short streams of a known length."""
+    return [Request(f"smoke {number}", CHAT, {
         "model": ground.model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0,
         "max_tokens": line.number("max_tokens", 256),
         "messages": [{"role": "user", "content": f"Count from 1 to {20 + number % 30} in digits."}]}, stream=True)
         for number in range(count)]
-    answers, pages = with_metrics(wanted, at_once, ground.ask)
-    samples = [sample(answer) for answer in answers]
-    bad = [one for one in samples if one.problem is not None]
-    measures = {"errors": float(len(bad)), **latencies(samples), **pressure(pages)}
-    found = [Finding(f"gate.{line.name}", f"request {number + 1}", Verdict.FAIL, str(one.problem))
-             for number, one in enumerate(samples) if one.problem is not None]
-    return Came(measures, f"{plural(count, 'request')}, {at_once} at once, {plural(len(bad), 'error')}",
-                shown(line, found), _series(samples))
 
 
 def _series(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bringup.base.yaml import key_origin, load_file, origin_of
 from bringup.gates.measure import NOISE
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "smoke": ("requests", "at_once", "max_tokens"), "traces": ("files", "at_once"),
+    "smoke": ("requests", "at_once", "max_tokens", "by"), "traces": ("files", "at_once"),
     "parsers": ("versions", "tool_parsers", "reasoning_parsers", "stand_in"), "chaos": ("faults", "replica", "silence"),
     "rehearsal": ("first_release",), "scorecard": ("tasks", "slice", "at_once", "route"),
 }

@@ -41,7 +41,7 @@ def compare(here: Side, there: Side, tasks: Sequence[Task], tolerance: float, no
                      f"{measure} {now:g} here, {then:g} there: worse by more than {tolerance:g} %",
                      required=f"{then:g} within {tolerance:g} %", found=f"{now:g}")
              for measure, now, then in worse(here.measures, there.measures, tolerance, noise)]
-    pairs = [(task, _called(a), _called(b)) for task, a, b in zip(tasks, here.samples, there.samples, strict=True)
+    pairs = [(task, called(a), called(b)) for task, a, b in zip(tasks, here.samples, there.samples, strict=True)
              if task.calls]
     same = sum(a == b for _, a, b in pairs)
     consistent = share(same, len(pairs))
@@ -61,7 +61,8 @@ def compare(here: Side, there: Side, tasks: Sequence[Task], tolerance: float, no
     return found
 
 
-def _called(one: Sample) -> list[tuple[str, Any]] | None:
+def called(one: Sample) -> list[tuple[str, Any]] | None:
+    """The calls of an answer with their arguments; None for an answer that cannot be read."""
     if one.message is None:
         return None
     try:

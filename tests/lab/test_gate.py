@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_engine_processes import free_port
+from lab_engine_processes import free_port, model_folder, vllm_alone
 from site_project import INVOKE, REPOSITORY, Site, endpoint_of, interrupt
 
 
@@ -59,6 +59,8 @@ def test_a_gate_closes_goes_on_behind_what_passed_and_is_approved(site: Site) ->
     report = site.folder / "gate.html"
     through = site.good("gate", "--yes", "--skip", "parsers", "--skip", "chaos", "--report", str(report))
     assert "passed before on r0001: 40 requests" in through
+    # the lab's environment has no such tool
+    assert "by bringup's own load (vllm bench serve is not in the environment)" in " ".join(through.split())
     assert "0 malformed" in through and "20 of 20 tasks done" in through
     assert "nothing behind it" in " ".join(through.split())
     assert "not run: parsers, chaos" in through
@@ -115,9 +117,34 @@ def test_two_endpoints_side_by_side(site: Site) -> None:
     out = site.run("gate", "--compare", site.endpoint, "--slice", "12")  # type: ignore[attr-defined]
     assert out.returncode == 0, out.stdout
     assert "12 tasks: 100 % here, 100 % there" in " ".join(out.stdout.split())
-    nobody = site.run("gate", "--compare", f"http://127.0.0.1:{free_port()}")
+    page = site.folder / "none.html"
+    nobody = site.run("gate", "--compare", f"http://127.0.0.1:{free_port()}", "--report", str(page))
+    assert not page.exists(), "nothing was compared"
     assert nobody.returncode == 4 and "the other endpoint names no model" in nobody.stdout
     assert site.run("gate", "--compare", "here").returncode == 2
+    lost = site.run("gate", "--compare", site.endpoint, "--report", "nowhere/x.html")  # type: ignore[attr-defined]
+    assert lost.returncode == 2 and "no folder" in lost.stdout
+
+
+def test_a_side_that_is_worse_is_told_in_page_and_data(site: Site, tmp_path: Path) -> None:
+    other = vllm_alone(tmp_path, model_folder(tmp_path / "model"))
+    tell(site, {"name": "tool_text"})
+    page, data = tmp_path / "c.html", tmp_path / "c.json"
+    try:
+        other.wait_ready(30)
+        done = site.run("gate", "--compare", f"http://127.0.0.1:{other.port}", "--slice", "20", "--report", str(page),
+                        "--report", str(data))
+    finally:
+        tell(site, None)
+        other.end()
+    assert done.returncode == 4 and "is not as good as" in done.stdout, done.stdout
+    kept = json.loads(data.read_text())
+    here, there = kept["compare"]["sides"]
+    assert here["measures"]["task_success"] < there["measures"]["task_success"] == 100
+    assert there["model"] == "glm-5.1" and len(there["series"]["whole"]) == 20
+    assert any(one["same_calls"] is False for one in kept["compare"]["each"])
+    text = page.read_text()
+    assert "here is worse" in text and "tasks that went otherwise" in text and text.count("<svg") >= 3
 
 
 def test_a_session_is_recorded_held_against_the_contract_and_made_a_trace(site: Site) -> None:

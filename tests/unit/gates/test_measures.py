@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bringup.base.errors import InputError, StepError
-from bringup.gates import approved, state
+from bringup.gates import approved, bench, state, versus
 from bringup.gates.asking import measured
 from bringup.gates.definition import load_definition
 from bringup.gates.measure import latencies, percentile, pressure, sample, share, worse
@@ -163,6 +163,48 @@ def test_two_sides():
     assert tool[1].id in found["tasks"].summary
     assert not any(finding.blocks for finding in compare(there, here, tool, 5, {})
                    if finding.subject == "task_success")
+
+
+def test_two_sides_as_data_and_as_a_page_that_needs_nothing_else():
+    tasks = [task for task in load_tasks(GATES / "tasks.jsonl", 200) if task.calls][:2]
+    rome, none = sample(whole(calls=[("get_weather", {"city": "Rome"})])), sample(whole("no"))
+    quick = [sample(streamed([0.1, 0.2, 0.3], 3)), sample(streamed([0.1, 0.4, 0.5], 3))]
+    here = Side("r0002 <glm>", "m", {"task_success": 50.0, "first_token_p50": 0.2}, (tasks[1].id,), [rome, none])
+    there = Side("10.0.0.9:8000", "n", {"task_success": 100.0, "first_token_p50": None}, (), [rome, rome])
+    data = json.loads(json.dumps(versus.record(here, there, tasks, compare(here, there, tasks, 5, {}), 5)))
+    assert [one["right"] for one in data["each"]] == [[True, True], [False, True]]
+    assert [one["same_calls"] for one in data["each"]] == [True, False]
+    assert data["sides"][0]["wrong"] == [tasks[1].id] and data["sides"][1]["model"] == "n"
+    text = versus.page(data)
+    assert "r0002 &lt;glm&gt;" in text and "<glm>" not in text and "here is worse" in text
+    assert tasks[1].id in text and tasks[0].id not in text.partition("tasks that went otherwise")[2]
+    assert "<script" not in text and "src=" not in text and "href=" not in text
+    fast = versus.record(Side("a", "m", {}, (), quick), Side("b", "m", {}, (), quick), tasks, [], 5)
+    shown = versus.page(fast)
+    assert shown.count("<polyline") == 6 and "here: a" in shown and "No task went otherwise" in shown
+
+
+def test_what_is_kept_of_a_comparison(tmp_path):
+    path = versus.path_of(tmp_path, "lab")
+    assert versus.load(path) is None
+    versus.keep(path, {"tasks": 1})
+    assert versus.load(path) == {"tasks": 1}
+    path.write_text("{")
+    with pytest.raises(StepError, match="cannot be read"):
+        versus.load(path)
+
+
+def test_what_vllm_bench_serve_measured():
+    recorded = json.loads((Path(__file__).parent / "bench_serve.json").read_text())
+    good = bench.samples_of(recorded["good"])
+    assert [one.problem for one in good] == [None] * 3
+    assert good[0].first == pytest.approx(0.05501, abs=1e-5) and good[0].whole == pytest.approx(0.12762, abs=1e-5)
+    assert good[0].token == pytest.approx((0.12762 - 0.05501) / 15, abs=1e-5)
+    # releases that keep no `latencies`: the first token and the gaps behind it
+    older = bench.samples_of({key: value for key, value in recorded["good"].items() if key != "latencies"})
+    assert older[0].whole == pytest.approx(good[0].whole, rel=0.1)
+    failed = bench.samples_of(recorded["failed"])
+    assert [one.problem for one in failed] == ["Not Found"] * 2 and failed[0].first is None
 
 
 def test_what_the_table_of_parsers_says():
