@@ -103,7 +103,7 @@ def _processes(given):
             for part in line.split("/"):
                 if part.endswith((".service", ".scope")):
                     unit = part
-        command = _SECRET.sub(r"\1********", " ".join(command.split()))[:300]
+        command = _SECRET.sub(r"\1********", " ".join(command.split()))[:1000]  # where an engine meets stands far back
         age = max(0, int(uptime - int(fields[19]) / float(ticks)))
         shown = (pid, fields[1], names[uid], fields[0], fields[19], age, unit, _mark(folder), command)
         lines.append("%d %s %s %s %s %d %s %s %s" % shown)

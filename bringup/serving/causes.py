@@ -118,6 +118,10 @@ KNOWN: tuple[Known, ...] = (
            "invoke preflight (net, rdma)", "host"),
     _known("watchdog", r"watchdog.{0,60}(?:timeout|timed out|expired)", "the engine's own watchdog ended it",
            "a step took longer than --watchdog-timeout", "raise it, or look why the step is slow"),
+    _known("silence", r"unbound_buffer\.cc:\d+\] Timed out waiting \d+ms for (?:send|recv)",
+           "a rank that had joined was left without an answer", "its number is there twice (an earlier worker that is "
+           "still up took its place), or the way between the nodes broke",
+           "invoke preflight (process.ours names another's worker; net)", "host", 2),
     _known("rendezvous", r"\d+/\d+ clients joined|DistStoreError|timed out.{0,60}(?:rendezvous|waiting for .*clients)|"
            r"client socket has timed out|never met",
            "the nodes did not find each other", "a node did not start, or cannot reach the head's meeting point",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 _VLLM_RANK = re.compile(r"\bworld_size=(\d+)\b.*?\brank=(\d+)\b")
 _SGLANG = re.compile(r"\b(?:DP\d+ )?(?:PP(\d+) )?TP(\d+)(?: EP\d+)?\] ")
 _SHARDS = re.compile(r"Loading safetensors checkpoint shards:\s*(\d+)% (?:Completed )?\| *(\d+)/(\d+)")
+_ALONE = re.compile(r"in headless mode, with head node address tcp://127\.0\.0\.1:")
+"""A vLLM without HTTP that takes itself for the first node; a worker names the head's own address."""
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [^\]]*\]\s*|^(?:\([^)]*\bpid=\d+\)\s*)?"
                      r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]*\]\s*)?")
@@ -17,12 +19,15 @@ _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [^\]]*\]\s*|^(?:\([^)]*\bpid=\d+\)\s*)
 
 @dataclass
 class Signs:
-    """What was read so far from one process's log. `ranks` are global ranks that said that they joined."""
+    """What was read so far from one process's log. `ranks` are global ranks that said that they joined, `joined` is the
+    line that said so last; `alone` is true of a worker that takes itself for the first node."""
 
     tensor_parallel: int = 1
     ranks: set[int] = field(default_factory=set)
     world_sizes: set[int] = field(default_factory=set)
     shards: tuple[int, int] | None = None
+    joined: str = ""
+    alone: bool = False
     last: str = ""
     last_at: float | None = None
     _kinds: set[str] = field(default_factory=set)
@@ -36,11 +41,14 @@ class Signs:
         news = False
         match = _VLLM_RANK.search(line)
         if match:
+            self.joined = line
             self.world_sizes.add(int(match.group(1)))
             news = self._joined(int(match.group(2)))
         match = _SGLANG.search(line)
         if match:
             news = self._joined(int(match.group(1) or 0) * self.tensor_parallel + int(match.group(2)))
+        if _ALONE.search(line):
+            self.alone, self.joined = True, line
         match = _SHARDS.search(line)
         if match:
             shards = (int(match.group(2)), int(match.group(3)))
@@ -80,6 +88,8 @@ def rank_mismatches(signs: Mapping[str, Signs], wanted: Mapping[str, tuple[int, 
         if others:
             out.append(f"{host} was started for {numbers(others)} ranks, the replica has {world_size}")
         stray = own.ranks - set(wanted[host])
+        if own.alone and 0 not in wanted[host]:
+            stray.add(0)
         if stray:
             out.append(f"{host} took {_noun(stray)} {numbers(stray)}, meant for it: {numbers(set(wanted[host]))}")
     return out

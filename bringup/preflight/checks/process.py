@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from bringup.base.text import duration, plural, size
 from bringup.preflight.checks.devices import by_bus, gpus
 from bringup.preflight.checks.driver import DRIVER
+from bringup.preflight.checks.network import is_loopback
 from bringup.preflight.parsers.processes import Process
 from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, unknown, warned
 from bringup.preflight.requirement import limits
@@ -263,6 +264,28 @@ def ours(view: View) -> Outcome:
     if left:
         return warned(f"{len(left)} processes of an earlier start live on: pid {owners.shown(left[0])}",
                       mend="invoke stop")
+    strange = _rivals(view, owners)
+    if strange:
+        return failed(f"another's worker is at the meeting point of this replica: pid {owners.shown(strange[0])}",
+                      found=f"{plural(len(strange), 'process')} for {_meeting(view)}",
+                      mend="end it (it is none of ours); a rank that is there twice hangs without a word")
     if running:
         return passed(f"serving: {', '.join(running)}")
     return passed("nothing of ours runs")
+
+
+def _meeting(view: View) -> str:
+    """The address where the ranks of this host's replica meet: its head's."""
+    return view.need.addresses.get(view.need.nodes[0], "") if view.need.nodes else ""
+
+
+_MEETS = re.compile(r"(?:vllm|sglang)\b.* (?:--master-addr|--dist-init-addr|--data-parallel-address)[ =]([^\s:]+)")
+
+
+def _rivals(view: View, owners: Owners) -> list[int]:
+    """Engines that we did not start and that go to the same meeting point: they would take the place of a rank."""
+    address = _meeting(view)
+    if not view.need.multi_node or not address or is_loopback(address):
+        return []  # the lab's machines are one: a neighbour's lab is no rival
+    met = {pid: _MEETS.search(process.command) for pid, process in owners.table.items()}
+    return [pid for pid, match in met.items() if match and match[1] == address and owners.of(pid) == STRANGE]

@@ -16,6 +16,7 @@ from preflight_hosts import (
     change,
     edit,
     findings_of,
+    fleet,
     gpu_field,
     healthy,
     no_driver_match,
@@ -218,6 +219,23 @@ def test_c007_what_the_running_release_holds_is_no_finding() -> None:
     other = {**record, "ticks": 901}  # another process got the pid
     stolen = change(answers, "proc.records", files={"/opt/bringup/processes/r1-0/record.json": json.dumps(other)})
     assert ("h200-01", "process.devices") in bad(findings_of(stolen, PLANNED))
+
+
+def test_anothers_worker_at_the_meeting_point_of_the_replica_would_take_a_ranks_place() -> None:
+    answers, needs = fleet(["h200-01", "h200-02"])
+    head = needs["h200-02"].addresses["h200-01"]
+    table = (
+        "PID PPID USER STAT START ELAPSED UNIT MARK COMMAND\n"
+        "77 1 bringup S 900 3600 stray.service - /envs/x/bin/python /envs/x/bin/vllm serve /m --nnodes 2 --node-rank 1 "
+        "--master-addr {} --headless\n"
+    )
+    rival = change(answers["h200-02"], "proc.processes", table.format(head))
+    found = {one.subject: one for one in by_check(findings_of({**answers, "h200-02": rival}, needs), "process.ours")}
+    assert found["h200-01"].verdict is Verdict.PASS
+    assert found["h200-02"].verdict is Verdict.FAIL and "77 of bringup" in found["h200-02"].summary
+    apart = change(answers["h200-02"], "proc.processes", table.format(head + "9"))
+    found = {one.subject: one for one in by_check(findings_of({**answers, "h200-02": apart}, needs), "process.ours")}
+    assert found["h200-02"].verdict is Verdict.PASS, "another team's, on its own devices"
 
 
 def test_c025_out_of_memory_under_load_asks_for_a_smaller_fraction() -> None:

@@ -131,6 +131,36 @@ def test_a_wrong_rank_and_another_world_size_are_findings() -> None:
     assert rank_gaps(signs, wanted) == ["gpu02: rank 1 never joined"]
 
 
+SIZES = ("(Worker pid=5146) INFO 11-30 22:39:26 [parallel_state.py:1906] world_size=4 rank=3 local_rank=1 "
+         "distributed_init_method=tcp://198.18.0.11:29501 backend=gloo")
+FIRST_TOO = ("(MainProcess pid=7017) INFO 11-30 22:44:21 [serve.py:239] Launching 1 data parallel engine(s) in "
+             "headless mode, with head node address tcp://127.0.0.1:29550.")
+"""What a real vLLM printed where a worker was given --tensor-parallel-size 4 instead of 2, and --node-rank 0."""
+
+
+def test_what_a_real_worker_prints_that_was_given_other_sizes_or_the_heads_rank() -> None:
+    head, other, first = Signs(), Signs(), Signs()
+    head.read("(Worker pid=5558) INFO 11-30 22:39:26 [parallel_state.py:1906] world_size=2 rank=0 local_rank=0")
+    other.read(SIZES)
+    other.read("[W1130 22:39:26.165356901 socket.cpp:207] [c10d] The hostname of the client socket cannot be got.")
+    wanted = {"gpu01": (0,), "gpu02": (1,)}
+    assert rank_mismatches({"gpu01": head, "gpu02": other}, wanted, 2)[0] == (
+        "gpu02 was started for 4 ranks, the replica has 2")
+    assert other.joined == SIZES, "the evidence is the line that says so, not the last one"
+    first.read(FIRST_TOO)
+    assert rank_mismatches({"gpu01": head, "gpu02": first}, wanted, 2) == ["gpu02 took rank 0, meant for it: 1"]
+    assert first.joined == FIRST_TOO
+
+
+def test_a_rank_whose_place_was_taken_is_told_from_a_crash() -> None:
+    """The second of two workers with one rank: silent until the collective's limit, then this."""
+    line = ("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 60000ms for send operation to "
+            "complete")
+    cause = first_cause({"gpu01": [(1.0, "INFO serving")], "gpu02": [(2.0, line)]}, {})
+    assert cause is not None and (cause.key, cause.host, cause.lies_in) == ("silence", "gpu02", "host")
+    assert "there twice" in cause.why
+
+
 def test_sglang_lines_count_by_tensor_and_pipeline_rank() -> None:
     signs = Signs(tensor_parallel=8)
     signs.read("[2026-11-30 12:00:00 TP3] Init torch distributed begin.")
