@@ -205,8 +205,8 @@ class Starting:
             host, _, what = mismatches[0].partition(" ")
             signs = self.watched[host].signs
             return Cause("rank", host, what, "ranks must be 0..W-1, each on the node meant for it: what runs there is "
-                         "not what the release says", "invoke drift names what was edited there, drop-ins of the unit too; "
-                         "an earlier worker may still be up", signs.joined or signs.last, lies_in="host")
+                         "not what the release says", "invoke drift names what was edited there, drop-ins of the unit "
+                         "too; an earlier worker may still be up", signs.joined or signs.last, lies_in="host")
         return None
 
     def _take(self, host: str, result: Result) -> None:
