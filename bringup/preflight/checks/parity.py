@@ -69,6 +69,7 @@ def _tls(view: View) -> str:
 EQUAL: tuple[Equal, ...] = (
     Equal("driver", "the NVIDIA driver", lambda view: view.facts.module_version, "nvidia", grave=True),
     Equal("cuda", "the driver's CUDA", lambda view: view.facts.smi_versions.get("cuda", ""), "nvidia"),
+    Equal("toolkit", "the CUDA toolkit on the path", lambda view: view.facts.toolkit, "nvidia"),
     Equal("vbios", "the GPUs' VBIOS", _vbios, "nvidia"),
     Equal("product", "the accelerator", lambda view: (
         view.facts.smi.gpus[0].name if view.platform == "nvidia" else view.facts.npu.chips[0].name), grave=True),
@@ -79,6 +80,8 @@ EQUAL: tuple[Equal, ...] = (
     Equal("memory", "the memory", lambda view: f"{round(view.facts.memory['MemTotal'] / 2**30)} GiB", shown=False),
     Equal("fabric", "the fabric manager",
           lambda view: view.facts.answers.text("nvidia.fabricmanager_version").split()[-1], "nvidia"),
+    Equal("amd-driver", "the amdgpu driver",
+          lambda view: view.facts.answers.file("amd.version", "amdgpu/version").strip(), "amd", grave=True),
     Equal("npu-driver", "the Ascend driver", lambda view: view.facts.npu_driver.version, "ascend", grave=True),
     Equal("npu-firmware", "the Ascend firmware", lambda view: view.facts.npu_firmware.version, "ascend", grave=True),
     Equal("cann", "CANN", lambda view: view.facts.cann.version, "ascend", grave=True),
