@@ -133,6 +133,7 @@ class _Spreading:
         self.mark = ""
         self.entries: list[Mapping[str, Any]] = []
         self.ports: dict[str, tuple[str, int]] = {}
+        self.deaf: dict[str, str] = {}
         self.results: dict[str, Result] = {}
         self.attached: set[str] = set()
         self.begun = time.monotonic()
@@ -162,6 +163,8 @@ class _Spreading:
             for host in self.wanted.takers:
                 result = self.results.get(host)
                 if result is not None and result.bad and result.data.get("kind") in ("unreachable", "network"):
+                    why = result.found or result.message
+                    self.fleet.emit(Note(f"takes through the controller: {why}", host=host))
                     self.results[host] = self.through_here(host)
         return self.results
 
@@ -199,7 +202,7 @@ class _Spreading:
         """Start every host's part with a new key; the hosts that work. What an earlier run left is ended first."""
         self.key = secrets.token_hex(32)
         self.mark = f"{secrets.token_hex(8)}-{self.wish()}"
-        self.attached, self.ports, self.results = set(), {}, {}
+        self.attached, self.ports, self.results, self.deaf = set(), {}, {}, {}
         source = self.wanted.source
         before = self.ask({host: {"action": "status"} for host in [source, *self.wanted.takers]})
         running = {host for host, result in before.items()
@@ -214,7 +217,8 @@ class _Spreading:
             for host, above in level:
                 parents = [list(self.ports[parent]) for parent in above if parent in self.ports]
                 if host != source and not parents:
-                    self.results[host] = self.failed(host, "no host above it gives the files", kind="unreachable")
+                    self.results[host] = self.failed(host, "no host above it gives the files", kind="unreachable",
+                                                     found=self.deaf.get(source))
                     continue
                 calls[host] = self.start_args(host, parents)
             for host, result in self.ask(calls, program=True).items():
@@ -222,6 +226,8 @@ class _Spreading:
                     self.results[host] = result
                     continue
                 working.append(host)
+                if result.data.get("deaf"):
+                    self.deaf[host] = str(result.data["deaf"])
                 if result.data.get("port"):
                     self.ports[host] = (str(result.data["listen"]), int(result.data["port"]))
         return working

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.environments.kernels.build import build_kernels
 from bringup.environments.kernels.verify import verify_kernels
-from bringup.run.actions import Call
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="no /usr/bin/g++")
@@ -161,6 +159,21 @@ def test_through_the_controller_where_hosts_do_not_reach_each_other(site: Site) 
     results = build(fleet)
     assert sorted(row(results, host)["how"].split(" from ")[-1] for host in "ab")[0].endswith("through here")
     assert not list((site.base / "project" / ".bringup" / "cache" / "kernels").glob(".*"))
+
+
+def test_what_came_and_is_not_proven_gets_no_name_and_comes_anew(site: Site, tmp_path: Path) -> None:
+    flag = tmp_path / "bad-device"
+    flag.touch()
+    site.recipe(proof=PROOF.replace("if found != 4:", f"if found != 4 or ('/hosts/b/' in os.environ['OUT'] and "
+                                                      f"os.path.exists({str(flag)!r})):"))
+    build(site.fleet("a"))
+    first = build(site.fleet("a", "b"))
+    assert first["b"].status is Status.FAILED and "the computation is wrong" in first["b"].message, first["b"]
+    assert [path.name[0] for path in (site.root("b") / "builds").iterdir()] == ["."]
+    flag.unlink()
+    second = build(site.fleet("a", "b"))
+    assert row(second, "b")["how"] == "received from a"
+    assert [path.name for path in (site.root("b") / "builds").iterdir()] == [row(second, "b")["digest"][:20]]
 
 
 def test_a_wrong_result_is_no_build(site: Site) -> None:
@@ -411,29 +424,6 @@ def test_a_release_runs_with_the_kernels_of_its_deployment(tmp_path: Path) -> No
         assert wrong.returncode == 2 and "nearest: quick" in wrong.stdout
     finally:
         lab.run("lab.down", "--purge")
-
-
-# transfers
-
-
-def test_an_offer_ends_with_its_call_and_holds_nothing(site: Site) -> None:
-    site.recipe()
-    fleet = site.fleet("a")
-    digest = row(build(fleet))["digest"]
-    data = fleet.call({"a": Call("kernel_share", {
-        "action": "offer", "build": {"digest": digest}, "address": "127.0.0.1", "keys": ["00" * 32],
-        "seconds": 300})})["a"].data
-    held = [os.readlink(path) for path in Path(f"/proc/{data['pid']}/fd").iterdir()]
-    assert sorted(path.partition(":")[0] for path in held) == ["/dev/null"] * 4 + ["socket"] or (
-        [path for path in held if not path.startswith(("/dev/null", "socket:"))] == [])
-    ended = fleet.call({"a": Call("kernel_share", {"action": "end", "pid": data["pid"],
-                                                   "started": data["started"]})})["a"]
-    assert ended.data["ended"]
-    until = time.monotonic() + 30
-    while time.monotonic() < until and Path(f"/proc/{data['pid']}/fd").exists():
-        time.sleep(0.05)
-    with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", data["port"]), 2).close()
 
 
 def test_through_the_verbs(tmp_path: Path) -> None:

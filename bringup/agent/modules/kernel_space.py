@@ -12,7 +12,7 @@ import shutil
 import time
 
 from bringup.agent.lock import NETWORK, file_system
-from bringup.agent.modules import job, kernel_build, kernel_share
+from bringup.agent.modules import job, kernel_build
 from bringup.agent.modules.environment_space import folder_size, seen_in_processes
 from bringup.agent.task import Failure, Task
 
@@ -44,18 +44,15 @@ def run(task):
 def _remove(task, item):
     """Out of its name first: nobody finds half a build."""
     aside = os.path.join(os.path.dirname(item["path"]), ".gone-%d" % int(time.time() * 1000000))
-    packed = kernel_share.packed_path(task.root, os.path.basename(item["path"]))
     try:
         os.rename(item["path"], aside)
         shutil.rmtree(aside)
-        if os.path.exists(packed):
-            os.unlink(packed)
     except OSError as error:
         raise Failure("the build %s cannot be removed: %s" % (item["path"], error.strerror or error))
 
 
 def _found(task):
-    """digest (the path of what is unfinished or not ours) -> name, path, bytes, keep (why it must stay; None when it may go)."""
+    """digest (the path of what is unfinished or not ours) -> name, path, bytes, keep (why it must stay, or None)."""
     folder = os.path.join(task.root, "builds")
     out, times = {}, {}
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -91,10 +88,10 @@ def _found(task):
 
 
 def _worked_on(task, digest):
-    """Whether the job of this build runs, or somebody takes it now."""
+    """Whether the job that makes this build runs, or the one that brings it."""
     args = dict((name, spec.get("default")) for name, spec in job.ARGUMENTS.items())
-    args.update(action="status", id=kernel_build.job_id(digest))
-    return job.run(Task(args, root=task.root))["state"] in ("running", "starting")
+    return any(job.run(Task(dict(args, action="status", id=name), root=task.root))["state"] in ("running", "starting")
+               for name in (kernel_build.job_id(digest), "transfer-kernel-" + digest))
 
 
 def _pth_texts(root):

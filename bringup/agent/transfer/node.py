@@ -68,7 +68,15 @@ class Node(object):
         self.tries = {}
         self.taken = set()
         self.wait_until = {}
-        self.server = Server(self, spec["listen"]) if spec.get("listen") else None
+        self.deaf = None
+        self.server = None
+        if spec.get("listen"):
+            try:
+                self.server = Server(self, spec["listen"])
+            except Trouble as trouble:
+                # it takes all the same; those below ask the next one above, or take through the controller
+                self.deaf = trouble.message
+                self.note(trouble.message)
         upstream = spec.get("upstream") or {}
         if upstream.get("kind") == "hub":
             self.source = Hub(self, upstream)
@@ -94,7 +102,7 @@ class Node(object):
                 "files": len(self.store.whole), "files_of": len(self.store.entries), "received": self.received,
                 "sent": self.server.sent if self.server else 0, "seconds": round(time.time() - self.began, 3),
                 "complete": self.complete, "error": self.error, "source": self.source.source(),
-                "port": self.server.port if self.server else None, "listen": self.spec.get("listen"),
+                "port": self.server.port if self.server else None, "listen": self.spec.get("listen"), "deaf": self.deaf,
                 "pid": os.getpid(), "at": time.time()}
 
     def run(self):

@@ -8,7 +8,7 @@ from bringup.run.actions import ModuleSpec
 
 
 def kernel_modules() -> list[ModuleSpec]:
-    """`build_kernels` and `verify_kernels`; their host halves are `kernel_build`, `kernel_share` and `job`."""
+    """`build_kernels` and `verify_kernels`; host halves: `kernel_build`, `kernel_share`, `job`, `tree_transfer`."""
     return [
         ModuleSpec("build_kernels", ARGUMENTS, agent="kernel_build", fleet_action=build_kernels,
                    help="build kernels once per kind of host, prove them, spread them"),

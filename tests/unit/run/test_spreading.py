@@ -23,6 +23,7 @@ from local_fleet import LocalFleet
 
 from bringup.agent.transfer.tree import PARTS, checked, listed
 from bringup.agent.transfer.wire import Link, Trouble
+from bringup.base.events import Note
 from bringup.base.results import Result, Status
 from bringup.run.spreading import Spread, spread, tree_levels
 
@@ -245,6 +246,16 @@ def test_hosts_that_do_not_reach_each_other_take_through_the_controller(rig: Rig
     assert {results[host].status for host in ("n2", "n3")} == {Status.CHANGED}, results
     assert results["n2"].data["source"] == "the controller"
     assert same(rig.folder("n1"), rig.folder("n2")) and same(rig.folder("n1"), rig.folder("n3"))
+
+
+def test_a_source_that_cannot_listen_gives_through_the_controller_and_it_is_said(rig: Rig) -> None:
+    rig.fill({"a.bin": 5 * MB})
+    rig.fleet._variables["cluster_address"] = "198.18.255.254"  # no address of this machine
+    results = rig.spread(takers=("n2",))
+    assert results["n2"].status is Status.CHANGED and results["n2"].data["source"] == "the controller", results
+    assert same(rig.folder("n1"), rig.folder("n2"))
+    told = [event.text for event in rig.fleet.events if isinstance(event, Note)]
+    assert told == ["takes through the controller: cannot listen on 198.18.255.254: Cannot assign requested address"]
 
 
 def test_no_room_is_said_before_anything_is_written(rig: Rig) -> None:
