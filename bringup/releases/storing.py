@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import BringupError, StepError, UnreachableError
+from bringup.base.events import Note
 from bringup.base.results import Result
 from bringup.base.text import fold_hosts
+from bringup.releases import on_controller
 from bringup.releases.document import Release, short
 from bringup.releases.history import HostStore
 from bringup.run.actions import Fleet
@@ -22,11 +24,15 @@ def stores_of(fleet: Fleet, hosts: Sequence[str]) -> dict[str, HostStore]:
 
 
 def put(fleet: Fleet, release: Release, hosts: Sequence[str]) -> dict[str, Result]:
-    """Bring the document to every host. Raises when one does not take it: nothing was switched then."""
+    """Bring the document to every host, and keep it here. Raises when a host does not take it: nothing was switched
+    then."""
     results = calls.call_all(fleet, "release_store", {
         host: {"action": "put", "digest": release.digest, "document": release.document(), "by": fleet.operator}
         for host in hosts}, changes=True)
     demand(results, "the release was not stored; nothing was switched")
+    problem = None if fleet.check else on_controller.keep(fleet.project.root, release)
+    if problem:
+        fleet.emit(Note(f"the controller keeps no copy of the release: {problem}", level="warn"))
     return results
 
 

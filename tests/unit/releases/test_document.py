@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from bringup.releases import on_controller
 from bringup.releases.document import Release, differences, flags_of
 
 HEAD = {"role": "head", "node_rank": 0, "ranks": [0], "argv": ["@{env}/bin/vllm", "serve", "/m", "--max-model-len",
@@ -54,3 +57,21 @@ def test_flags_of_a_command_line() -> None:
 def test_a_shape_is_found_by_its_size() -> None:
     shape = Release(IDENTITY, {}).shape(2)
     assert [process.role for process in shape] == ["head", "worker"]
+
+
+def test_the_controllers_copy_is_whole_and_never_changed(tmp_path: Path) -> None:
+    made = Release({"served_name": "glm", "world_size": 2, "replicas": []}, {"operator": "ops"})
+    assert on_controller.keep(tmp_path, made) is None
+    path = on_controller.path_of(tmp_path, made.digest)
+    assert path.stat().st_mode & 0o222 == 0
+    first = path.stat().st_ino
+    assert on_controller.keep(tmp_path, replace(made, beside={"operator": "lin"})) is None
+    assert path.stat().st_ino == first, "the same release: the first document stays"
+    assert on_controller.load(tmp_path, made.digest) == made
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("glm", "other"))
+    assert on_controller.load(tmp_path, made.digest) is None, "it no longer has its digest"
+    assert on_controller.keep(tmp_path, made) is None
+    assert on_controller.load(tmp_path, made.digest) == made
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in str(on_controller.keep(tmp_path / "file", made))
