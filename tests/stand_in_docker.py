@@ -24,11 +24,12 @@ class StandIn:
         self.images: dict[str, dict[str, Any]] = {}
 
     def image(self, name: str, *, digest: str | None = DIGEST, path: str = "", archive: bool = False,
-              layers: tuple[str, ...] = ("sha256:aa", "sha256:bb"), id_: str = "sha256:" + "1" * 64) -> None:
-        """An image; with `archive` it is there only once an archive was loaded."""
+              remote: bool = False, layers: tuple[str, ...] = ("sha256:aa", "sha256:bb"),
+              id_: str = "sha256:" + "1" * 64) -> None:
+        """An image; with `archive` it is there only once an archive was loaded, with `remote` once it was pulled."""
         bare = name.rsplit(":", 1)[0]
         self.images[name] = {"Id": id_, "RepoDigests": [f"{bare}@{digest}"] if digest else [],
-                             "RootFS": {"Layers": list(layers)}, "path": path, "archive": archive}
+                             "RootFS": {"Layers": list(layers)}, "path": path, "archive": archive, "remote": remote}
         (self.folder / "images.json").write_text(json.dumps(self.images))
 
     @property
@@ -39,6 +40,10 @@ class StandIn:
     def runs(self) -> list[list[str]]:
         """The words behind `docker run`, a list a call."""
         return [words[1:] for words in self.calls if words[0] == "run"]
+
+    def registry(self, *, seconds: float = 0.0, error: str = "") -> None:
+        """How the registry is from now on: seconds a layer (of six), an error that ends a pull in its midst."""
+        (self.folder / "registry.json").write_text(json.dumps({"seconds": seconds, "error": error}))
 
     def break_engine(self) -> None:
         """From now on the engine does not answer."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bringup.base.events import Event
 
 _FLAGS = tuple(option for option in COMMON if option.name not in ("check", "diff", "yes", "report"))
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 @verb([*_FLAGS, Option("host", help="only this host or pattern (as --limit)"),
@@ -36,7 +36,7 @@ def history(options: Options) -> ExitStatus:
 
 def since_seconds(text: str, now: float) -> float:
     """How long ago `12h`, `2d`, `2026-11-30` or `2026-11-30T14:00` (local time) is, in seconds. Raises InputError."""
-    match = re.fullmatch(r"(\d+)\s*([mhdw])", text.strip())
+    match = re.fullmatch(r"(\d+)\s*([smhdw])", text.strip())
     if match:
         return int(match.group(1)) * _UNITS[match.group(2)]
     for form in ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"):

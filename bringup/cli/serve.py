@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,22 @@ def status(options: Options) -> ExitStatus:
     return run_data(read_stages(options, "status", whole=False), "status", StatusPage(options))
 
 
-@verb([*COMMON, Option("lines", "50", "last lines of each node", short="n"),
+@verb([*COMMON, Option("lines", help="last lines of each process (50; with --since all of that time)", short="n"),
+       Option("rank", help="of the processes alone that hold these ranks: 3, 0-7 or 0,8-15"),
+       Option("since", help="how far back: 90s, 15m, 12h, 2d, or a day, 2026-11-30 or 2026-11-30T14:00"),
        Option("follow", False, "go on until interrupted", short="F")])
 def logs(options: Options) -> ExitStatus:
     """Show what the engines print, each line behind its host."""
     lines = options.number("lines", least=1)
-    reading = read_stages(options, "logs", {"log_lines": lines or 50, "log_follow": bool(options.follow)}, whole=False)
     from bringup.base.events import Line
+    from bringup.cli.history import since_seconds
+    from bringup.releases.reading_logs import ranks_of
+
+    ranks_of(str(options.rank or ""))
+    since = max(0.001, since_seconds(options.since, time.time())) if options.since else ""
+    reading = read_stages(options, "logs", {
+        "log_lines": lines or "", "log_follow": bool(options.follow), "log_ranks": str(options.rank or ""),
+        "log_since": since}, whole=False)
 
     def show(event: Event) -> bool:
         if not isinstance(event, Line):

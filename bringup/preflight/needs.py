@@ -168,7 +168,8 @@ def _planned(plan: LaunchPlan, host: str, variables: Mapping[str, Any], addresse
         weights_fetched=wanted is not None and wanted.fetched,
         weights_per_device=int(float(per_device) * 1e9) if per_device else None,
         memory_fraction=_fraction(process, plan.engine), memory_minimum=int(float(numbers["needed_gb"]) * 1e9),
-        memory_source=f"recipe {plan.recipe}: vram_minimum_gb", ports={port: what for one in here for port, what in _ports(one).items()},
+        memory_source=f"recipe {plan.recipe}: vram_minimum_gb",
+        ports={port: what for one in here for port, what in _ports(one).items()},
         nodes=_nodes(plan, replica), addresses=known, env=process.environment if process else {},
         spare=replica is None, cuda_of_wheel=wheels.get("cuda", ""), wheel=wheels.get("wheel", ""),
         torch=wheels.get("torch", ""), torch_npu=wheels.get("torch-npu", ""), numpy=wheels.get("numpy", ""), **site)

@@ -71,7 +71,7 @@ def make(plan: LaunchPlan, shapes: Sequence[Sequence[ProcessTemplate]], environm
         "environment": dict(environment),
         "model": {"recipe": plan.recipe, **model},
         "served_name": plan.served_name,
-        "world_size": plan.replicas[0].world_size,
+        "world_size": sum(part.world_size for part in next(iter(plan.wholes.values()))),
         "replicas": sorted(distinct, key=len),
         "api_key_variable": plan.api_key_variable,
     }
@@ -160,6 +160,8 @@ def _by_place(side: Sequence[Any]) -> dict[str, Any]:
 
 
 def _sizes(side: Sequence[Any]) -> str:
+    if any(p[0]["role"] in POOL_ROLES for p in side):
+        return ", ".join(p[0]["role"] for p in side)
     return ", ".join(str(len(p)) for p in side) or "none"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bringup.base.errors import StepError, UnreachableError
 from bringup.base.events import Progress, StageSummary
 from bringup.base.results import Result, Status
-from bringup.base.text import fold_hosts
+from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases.places import Place
 from bringup.releases.planned import Planned
 from bringup.run.actions import Fleet
@@ -16,10 +18,16 @@ from bringup.serving import engine_calls as calls
 
 PULL_SECONDS = 7200.0
 """Images of engines have 10 to 30 GB."""
+_FOLLOW = 2.0
+"""Seconds that a host waits for news of its job before it answers."""
+_LAYER = re.compile(r"^([0-9a-f]{12}): (.+?)\s*$", re.M)
+_BLOB = re.compile(r"^Copying (?:blob|config) (?:sha256:)?([0-9a-f]{10,64})\b(.*)$", re.M)
+_HERE = ("Pull complete", "Already exists", "Mounted from")
 
 
 def bring(fleet: Fleet, planned: Planned) -> dict[str, Place]:
-    """The image on every host of the plan, pulled or loaded where it is not.
+    """The image on every host of the plan, pulled or loaded by a job where it is not: the job goes on when this run is
+    cut off, and the next run follows it.
 
     Raises StepError where it cannot be brought or hosts have different images under one name, UnreachableError for a
     host that is gone.
@@ -27,22 +35,80 @@ def bring(fleet: Fleet, planned: Planned) -> dict[str, Place]:
     plan, box = planned.plan, planned.plan.container or {}
     image = str(plan.image)
     client = str(box.get("client") or plan.manager)
-    results: dict[str, Result] = dict(fleet.call({
-        host: calls.call_of(fleet, host, "container_image", {
-            "action": "bring", "client": client, "image": image, "archive": _archive(fleet, host)},
-            changes=True, timeout=PULL_SECONDS) for host in planned.hosts},
-        on_line=lambda host, text: fleet.emit(Progress("image", text[:120], host=host))))
-    bad = calls.broken(results)
-    if bad:
-        kind: type[StepError | UnreachableError] = UnreachableError if len(calls.gone(bad)) == len(bad) else StepError
-        first = next(iter(bad.values()))
-        raise kind(f"the image {image} is not ready", host=fold_hosts(list(bad)),
-                   details=[f"{host}: {calls.first_line(result)}" for host, result in bad.items()],
-                   found=str(first.found) if first.found else None, next=str(first.next) if first.next else None)
+    args = {host: {"client": client, "image": image, "archive": _archive(fleet, host)} for host in planned.hosts}
+
+    def ask(action: str, hosts: Iterable[str]) -> dict[str, Result]:
+        found = calls.call_all(fleet, "container_image", {host: {**args[host], "action": action} for host in hosts},
+                               changes=True, timeout=300)
+        _demand(image, found)
+        return found
+
+    results = ask("start", planned.hosts)
+    jobs = {host: str(result.data["job"]) for host, result in results.items() if result.data.get("job")}
+    for host, name in jobs.items():
+        what = "followed: it was under way already" if results[host].data.get("attached") else "under way"
+        fleet.emit(Progress("image", f"{what}, job {name}", host=host))
+    _follow(fleet, image, jobs, {host: args[host]["archive"] for host in jobs})
+    results.update(ask("outcome", jobs))
     changed = [host for host, result in results.items() if result.status is Status.CHANGED]
-    fleet.emit(StageSummary("image", f"{image}: " + (f"brought to {fold_hosts(changed)}" if changed
+    brought = "would be brought to" if fleet.check else "brought to"
+    fleet.emit(StageSummary("image", f"{image}: " + (f"{brought} {fold_hosts(changed)}" if changed
                                                      else f"there on {fold_hosts(list(results))}")))
     return named(image, {host: result.data for host, result in results.items()})
+
+
+def _follow(fleet: Fleet, image: str, jobs: Mapping[str, str], archives: Mapping[str, str | None]) -> None:
+    """Read what the jobs print until each has ended. Raises when a host is gone or a job takes too long."""
+    began = time.monotonic()
+    offsets, texts, told = dict.fromkeys(jobs, 0), dict.fromkeys(jobs, ""), dict.fromkeys(jobs, "")
+    live = dict(jobs)
+    while live:
+        found = calls.call_all(fleet, "job", {
+            host: {"action": "follow", "id": name, "offset": offsets[host], "wait": _FOLLOW}
+            for host, name in live.items()}, changes=False, timeout=120)
+        gone = calls.gone(found)
+        if gone:
+            raise UnreachableError(f"the image {image} is not ready", host=fold_hosts(list(gone)),
+                                   found=f"it is brought there by the job {live[gone[0]]}, which goes on without us",
+                                   next="the same command again follows it")
+        _demand(image, found)
+        for host, result in found.items():
+            offsets[host] = int(result.data.get("offset") or 0)
+            texts[host] += str(result.data.get("text") or "")
+            line = pulled(texts[host]) or (
+                f"loading {archives[host]}, {duration(time.monotonic() - began)}" if archives[host] else "")
+            if line and line != told[host]:
+                told[host] = line
+                fleet.emit(Progress("image", line, host=host))
+            if result.data.get("state") not in ("running", "starting"):
+                live.pop(host)
+        if live and time.monotonic() - began > PULL_SECONDS:
+            raise StepError(f"the image {image} is not ready after {duration(PULL_SECONDS)}",
+                            host=fold_hosts(list(live)), found=f"the job {next(iter(live.values()))} still runs",
+                            next="look at the way to the registry; the same command again follows the job")
+
+
+def pulled(text: str) -> str:
+    """How far a pull is, of what Docker or Podman printed so far: `12 of 30 layers here`; empty when nothing tells."""
+    layers = {name: state for name, state in _LAYER.findall(text) if not state.startswith("Pulling from")}
+    if layers:
+        here = sum(state.startswith(_HERE) for state in layers.values())
+        return f"{here} of {plural(len(layers), 'layer')} here"
+    blobs: dict[str, bool] = {}
+    for name, rest in _BLOB.findall(text):
+        blobs[name] = blobs.get(name, False) or "done" in rest or "already exists" in rest
+    return f"{sum(blobs.values())} of {plural(len(blobs), 'layer')} here" if blobs else ""
+
+
+def _demand(image: str, results: Mapping[str, Result]) -> None:
+    bad = calls.broken(results)
+    if not bad:
+        return
+    kind: type[StepError | UnreachableError] = UnreachableError if len(calls.gone(bad)) == len(bad) else StepError
+    first = next(iter(bad.values()))
+    raise kind(f"the image {image} is not ready", host=fold_hosts(list(bad)),
+               details=[f"{host}: {calls.first_line(result)}" for host, result in bad.items()],
+               found=str(first.found) if first.found else None, next=str(first.next) if first.next else None)
 
 
 def _archive(fleet: Fleet, host: str) -> str | None:

@@ -16,7 +16,8 @@ from bringup.releases.ending import replica_status, stop_replicas
 from bringup.releases.keeping import KEEP, pin_release, remove_releases
 from bringup.releases.making import make_release
 from bringup.releases.moving import move_traffic
-from bringup.releases.reading import list_releases, replica_logs
+from bringup.releases.reading import list_releases
+from bringup.releases.reading_logs import replica_logs
 from bringup.releases.runs import list_runs
 from bringup.releases.starting import announce_ready, start_replicas
 from bringup.releases.switching import switch_release
@@ -67,7 +68,8 @@ def specs() -> list[ModuleSpec]:
         ModuleSpec("replica_status", {}, fleet_action=replica_status, reads_only=True,
                    help="how every replica and node is"),
         ModuleSpec("replica_logs", {
-            "lines": {"type": "int", "default": 50}, "follow": {"type": "bool", "default": False}},
+            "lines": {"type": "int"}, "follow": {"type": "bool", "default": False}, "ranks": {"type": "str"},
+            "since": {"type": "float"}},
             fleet_action=replica_logs, reads_only=True, help="what the engines print"),
         ModuleSpec("pin_release", {
             "release": {"type": "str", "required": True}, "pinned": {"type": "bool", "default": True},

@@ -30,6 +30,10 @@ class Planned:
         """Replica -> hosts, head first."""
         return {replica.name: replica.hosts for replica in self.replicas}
 
+    def whole_of(self, name: str) -> str:
+        """The replica that this one is, or is a part of."""
+        return next((replica.whole for replica in self.replicas if replica.name == name), name)
+
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(host for replica in self.replicas for host in replica.hosts))

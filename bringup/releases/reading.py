@@ -1,4 +1,4 @@
-"""`list_releases` and `replica_logs`: what the hosts know, told as data; nothing is changed."""
+"""`list_releases`: what the hosts know of releases, told as data; nothing is changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bringup.base.errors import FindingError
-from bringup.base.events import Findings, Line, Note
-from bringup.base.results import Result, Status
+from bringup.base.events import Findings, Note
+from bringup.base.results import Result
 from bringup.base.text import duration, fold_hosts
 from bringup.releases import storing
 from bringup.releases.approval import told_of
@@ -17,10 +16,6 @@ from bringup.releases.history import Entry, History, merge
 from bringup.releases.planned import looked_at
 from bringup.releases.targets import WORDS
 from bringup.run.actions import Fleet
-from bringup.serving import engine_calls as calls
-
-FOLLOW = 5.0
-"""Seconds that a host waits for a new line before it answers."""
 
 
 def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
@@ -30,7 +25,7 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     unknown one.
     """
     _, members = looked_at(fleet)
-    hosts = [host for nodes in members.values() for host in nodes]
+    hosts = list(dict.fromkeys(host for nodes in members.values() for host in nodes))
     stores = storing.stores_of(fleet, hosts)
     history = merge(stores)
     between = [str(name) for name in args.get("between") or ()]
@@ -86,43 +81,3 @@ def state_of(entry: Entry, hosts: Sequence[str]) -> str:
         return words
     where = "current" if set(entry.current_on) == set(hosts) else f"current on {fold_hosts(list(entry.current_on))}"
     return f"{where}, {words}"
-
-
-def replica_logs(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
-    """Tell the engines' log lines as Line events. `args`: lines (of each node), follow (until interrupted)."""
-    plan, members = looked_at(fleet)
-    names = {host: f"{name}-{host}" for name, hosts in members.items() for host in hosts}
-    results = calls.call_all(fleet, "engine_process", {
-        host: {"action": "logs", "name": name, "lines": int(args.get("lines") or 50),
-               "manager": plan.manager} for host, name in names.items()}, changes=False)
-    bad = calls.broken(results)
-    if len(bad) == len(results):
-        first = next(iter(bad.values()))
-        raise FindingError(calls.first_line(first), host=fold_hosts(list(bad)), next="invoke status")
-    for host, result in bad.items():
-        fleet.emit(Note(calls.first_line(result), host=host, level="warn"))
-    after = {host: str(result.data.get("after") or "") for host, result in results.items() if not result.bad}
-    tell(fleet, {host: result.data["lines"] for host, result in results.items() if not result.bad})
-    while args.get("follow") and after:
-        after = _more(fleet, names, after, plan.manager)
-    return {host: Result(host, "replica_logs", Status.OK) for host in names}
-
-
-def _more(fleet: Fleet, names: Mapping[str, str], after: Mapping[str, str], manager: str) -> dict[str, str]:
-    """One round of following; returns where each host's log ends now. A host that is gone is told and left out."""
-    results = calls.call_all(fleet, "engine_process", {
-        host: {"action": "logs", "name": names[host], "after": {names[host]: place}, "wait": FOLLOW,
-               "manager": manager} for host, place in after.items()}, changes=False)
-    for host, result in calls.broken(results).items():
-        fleet.emit(Note(calls.first_line(result), host=host, level="warn"))
-    good = {host: result for host, result in results.items() if not result.bad}
-    tell(fleet, {host: result.data["lines"] for host, result in good.items()})
-    return {host: str(result.data["after"]) for host, result in good.items()}
-
-
-def tell(fleet: Fleet, lines: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-    """All hosts' lines in the order of time."""
-    merged = sorted(((line[0] or 0.0, order, number, host, str(line[1]))
-                     for order, (host, own) in enumerate(lines.items()) for number, line in enumerate(own)))
-    for _, _, _, host, text in merged:
-        fleet.emit(Line(host, "replica_logs", text))

@@ -17,7 +17,7 @@ from bringup.base.events import Note
 from bringup.base.results import Result
 from bringup.base.text import fold_hosts, plural
 from bringup.releases.chosen import Chosen
-from bringup.releases.planned import looked_at
+from bringup.releases.planned import key_of, looked_at
 from bringup.run.actions import Blob, Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.plan import POOL_ROLES
@@ -141,6 +141,10 @@ def _of_replica(fleet: Fleet, chosen: Chosen, launches: Mapping[str, Mapping[str
             spec["endpoint"] = {"address": address, "port": http, "model": str(document.get("served_name") or ""),
                                 "key_variable": chosen.key_variable, "token": document.get("role") not in POOL_ROLES}
         manager = calls.manager_for(document, chosen.manager)
+        secret = key_of(fleet, chosen.key_variable) if manager in calls.CONTAINERS else None
+        if secret is not None:
+            # a container's secrets leave no file; without them its restart would serve whoever asks
+            spec["secrets"] = {secret[0]: secret[1]}
         # what may differ between two settings of the same watcher is left out
         lasting = {key: value for key, value in spec.items() if key not in ("generation", "key")}
         spec["wanted"] = hashlib.sha256(canonical([lasting, manager, watcher_program().digest])).hexdigest()

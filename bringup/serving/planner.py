@@ -242,7 +242,8 @@ def _site(base: _Base, rendering: Rendering, nodes: Sequence[Node], lab: bool, d
     own_port = None if rendering.prefill else flag_value(words, "--port")
     data_parallel = "--data-parallel-address" in words
     meeting = deployment.data_parallel_rpc_port if data_parallel else deployment.master_port
-    rpc_port = int(flag_value(words, "--data-parallel-rpc-port") or 13345)
+    own_rpc = flag_value(words, "--data-parallel-rpc-port") or ""
+    rpc_port = int(own_rpc) if own_rpc.isdigit() else 13345
     if deployment.port:
         port, port_reason = deployment.port, "port in the inventory"
     else:

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "secrets": {"type": "dict", "default": {}, "no_log": True},
     "after": {"type": "dict", "default": {}},
     "lines": {"type": "int", "default": 0},
+    "since": {"type": "float"},
     "wait": {"type": "float", "default": 0.0},
     "note": {"type": "dict", "default": {}},
     "ports": {"type": "list", "default": []},
@@ -145,13 +146,23 @@ def _start(task, place):
     taken = proc.clashes(document["ports"], document.get("addresses") or [])
     if taken:
         raise Failure(_port_message(taken[0]), expected="ports %s free" % _ports(document["ports"]), taken=taken,
-                      next="end that process, or choose another port in the inventory")
+                      next=_ours(task, taken[0]) or "end that process, or choose another port in the inventory")
     if task.check:
         return {"changed": True}
     owner = launch.account(task)
     write_launch(place, document)
     record = manager.start(task, place, document, owner, task.args["secrets"])
     return {"changed": True, "record": record, "account": owner[0] if owner else None}
+
+
+def _ours(task, item):
+    """What ends the process that holds a port when we started it: one that an earlier plan had here; else None."""
+    for name in launch.names(task.root):
+        place = launch.Place(task.root, name)
+        record = place.read()
+        if record and item["pid"] in [p["pid"] for p in state_of(place, record)["pids"]]:
+            return "it is ours, of an earlier plan (%s): invoke stop ends it" % name
+    return None
 
 
 def write_launch(place, document):
@@ -221,6 +232,10 @@ def _logs(task, place):
     after = task.args["after"].get(place.name)
     if after is None:
         lines, after = manager.tail(place, record, task.args["lines"] or 50)
+        if task.args["since"] is not None:
+            # by this host's own clock; a line without a time came with the one before it
+            begin = time.time() - task.args["since"]
+            lines = [line for at, line in enumerate(lines) if _moment(lines, at) >= begin]
         return {"changed": False, "lines": lines, "after": after}
     end = time.time() + task.args["wait"]
     while True:
@@ -228,6 +243,10 @@ def _logs(task, place):
         if lines or time.time() >= end:
             return {"changed": False, "lines": lines, "after": after}
         time.sleep(getattr(manager, "PAUSE", 0.1))
+
+
+def _moment(lines, at):
+    return next((lines[i][0] for i in range(at, -1, -1) if lines[i][0]), 0.0)
 
 
 def _note(task, place):
@@ -284,5 +303,6 @@ def _prove(task, place):
     published = record.get("ports") or [] if isinstance(manager, Containers) and seen["state"] == "running" else []
     for item in proc.clashes(document["ports"], document.get("addresses") or []):
         if item["port"] not in published and (item["pid"] is None or item["pid"] not in mine):
-            problems.append({"check": "port", "found": _port_message(item), "next": "end that process"})
+            problems.append({"check": "port", "found": _port_message(item),
+                             "next": _ours(task, item) or "end that process"})
     return {"changed": False, "problems": problems}

@@ -19,7 +19,8 @@ from bringup.agent.watcher import deciding, talking
 
 FIELDS = ("root", "name", "state", "manager", "replica", "node", "node_rank", "release", "generation", "key", "address",
           "port", "peers", "restarts", "silence", "start_limit", "grace", "tick", "token_every")
-"""What a spec holds; endpoint (the head's: address, port, model, key_variable, token), on_alert, account and user may come."""
+"""What a spec holds; endpoint (the head's: address, port, model, key_variable, token), on_alert, secrets, account and
+user may come."""
 
 TOKEN_LIMIT = 120.0
 """Seconds without a token from a serving head that are worth a call."""
@@ -44,6 +45,7 @@ class Watcher(object):
         self.asking = None
         self.here = deciding.Here("unknown")
         self.held = False
+        self.blind = False
         self.written = 0.0
 
     def report(self):
@@ -60,7 +62,15 @@ class Watcher(object):
     def turn(self):
         """One look and what follows from it."""
         before = (self.memory.phase, self.memory.waits, self.held)
-        self.here = self.look()
+        try:
+            self.here = self.look()
+        except Failure as error:
+            # the container engine does not answer: what runs is not known, and nothing is decided on that
+            if not self.blind:
+                say("cannot look: %s" % error.message)
+            self.blind = True
+            return
+        self.blind = False
         self.ask_peers()
         self.ask_head()
         self.held = Lock(self.spec["root"]).is_held()
@@ -131,7 +141,7 @@ class Watcher(object):
         self.asking.start()
 
     def _token(self, head):
-        secrets = launch.read_secrets(self.place)
+        secrets = self.secrets()
         args = {"address": head["address"], "port": head["port"], "model": head["model"],
                 "key": secrets.get(head.get("key_variable") or ""), "token": head.get("token", True), "timeout": 60.0}
         seen = engine_probe.run(Task(args, root=self.spec["root"]))
@@ -176,11 +186,15 @@ class Watcher(object):
         finally:
             lock.release(mine)
 
+    def secrets(self):
+        """What the engine's environment gets beside its launch document: those of a container stand in the spec."""
+        return self.spec.get("secrets") or launch.read_secrets(self.place)
+
     def _task(self, action):
         args = dict((name, spec.get("default")) for name, spec in engine_process.ARGUMENTS.items())
         args.update(action=action, name=self.spec["name"], manager=self.spec["manager"],
                     release=self.spec["release"], grace=self.spec["grace"], account=self.spec.get("account"),
-                    user=self.spec.get("user"), secrets=launch.read_secrets(self.place))
+                    user=self.spec.get("user"), secrets=self.secrets())
         return Task(args, root=self.spec["root"], run_id="watcher")
 
     def _stop(self):

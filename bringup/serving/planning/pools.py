@@ -15,6 +15,7 @@ from bringup.base.text import plural
 from bringup.serving.plan import ROUTER_ROLE, Argument, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment
 from bringup.serving.planning.fit import Choice, utilization
+from bringup.serving.planning.ranks import world_size
 from bringup.serving.planning.router import router_process
 from bringup.serving.planning.site import Node, Site, Words, common_of, environment_of, own_words
 from bringup.serving.recipes.render import PoolRendering, Rendering
@@ -162,7 +163,7 @@ def pool_replica(name: str, site: Site, renderings: Mapping[str, Rendering], loc
         layout = layout_of(role, pool, local, len(site.nodes))
         process = _pool(role, pool, _on(site, node, lab), rendering, layout)
         urls[role] = f"http://{_bracketed(node.address)}:{process.http_port}"
-        parts.append(ReplicaPlan(f"{name}-{role}", (process,), layout.ranks, f"{urls[role]}/v1", name))
+        parts.append(ReplicaPlan(f"{name}-{role}", (process,), len(process.ranks), f"{urls[role]}/v1", name))
     router = router_process(site.head.host, site.deployment.router, head.router_policy, urls,
                             (site.bind, site.bind_reason), (site.port, site.port_reason), site.deployment.env)
     endpoint = f"http://{_bracketed(site.head.address)}:{site.port}/v1"
@@ -189,8 +190,10 @@ def _pool(role: str, pool: PoolRendering, site: Site, rendering: Rendering, layo
     devices = ",".join(str(number) for number in layout.devices)
     if env.get("CUDA_VISIBLE_DEVICES", (devices, ""))[0] != devices:
         env["CUDA_VISIBLE_DEVICES"] = (devices, "site")
-    return ProcessPlan(node.host, role, 0, tuple(range(layout.ranks)), rendering.command, tuple(words.arguments), env,
-                       port, (port, *_more_ports(words.arguments, env, layout)))
+    # a recipe's or site's own words may make other sizes than the strategy would
+    ranks = world_size(site.engine, [word for argument in words.arguments for word in argument.words])
+    return ProcessPlan(node.host, role, 0, tuple(range(ranks)), rendering.command, tuple(words.arguments), env, port,
+                       (port, *_more_ports(words.arguments, env, layout)))
 
 
 def _more_ports(arguments: Sequence[Argument], env: Mapping[str, tuple[str, str]], layout: Layout) -> list[int]:

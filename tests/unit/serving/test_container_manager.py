@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from stand_in_docker import DIGEST, StandIn
 
-from bringup.agent.modules import container_image, engine_process
+from bringup.agent.modules import container_image, engine_process, job
 from bringup.agent.processes import container_client, containers, proc
 from bringup.agent.task import Failure, Task
+from bringup.releases.images import pulled
 
 RELEASE = "a" * 64
 IMAGE = f"registry.example/glm@{DIGEST}"
@@ -212,22 +213,70 @@ def test_an_engine_that_refuses_is_told_in_its_own_words(box: Box) -> None:
     assert "nvidia-container-toolkit" in failed.fields["next"]
 
 
-def image(docker: StandIn, **args: Any) -> dict[str, Any]:
+def image(docker: StandIn, root: Path, **args: Any) -> dict[str, Any]:
     filled = {name: spec.get("default") for name, spec in container_image.ARGUMENTS.items()}
-    return dict(container_image.run(Task({**filled, "client": str(docker.client), **args}, root="/nowhere")))
+    return dict(container_image.run(Task({**filled, "client": str(docker.client), **args}, root=str(root))))
+
+
+def brought(docker: StandIn, root: Path, **args: Any) -> dict[str, Any]:
+    """Start the job that brings it, wait for its end, and ask what came of it."""
+    started = image(docker, root, action="start", **args)
+    if started["job"]:
+        filled = {name: spec.get("default") for name, spec in job.ARGUMENTS.items()}
+        end = time.time() + 30
+        while job.run(Task({**filled, "action": "status", "id": started["job"]}, root=str(root)))["state"] in (
+                "running", "starting"):
+            assert time.time() < end
+            time.sleep(0.05)
+    return image(docker, root, action="outcome", **args)
 
 
 def test_an_image_is_known_by_digest_or_by_its_layers_once_an_archive_was_loaded(box: Box, tmp_path: Path) -> None:
-    there = image(box.docker, action="bring", image=IMAGE)
-    assert not there["changed"] and there["digests"] == [IMAGE]
+    there = image(box.docker, tmp_path, action="start", image=IMAGE)
+    assert not there["changed"] and there["job"] is None and there["digests"] == [IMAGE]
     box.docker.image("local/glm:2", digest=None, archive=True)
-    assert image(box.docker, action="look", image="local/glm:2")["id"] is None
+    archive = {"image": "local/glm:2", "archive": str(tmp_path / "glm.tar")}
+    assert image(box.docker, tmp_path, action="look", image="local/glm:2")["id"] is None
     with pytest.raises(Failure, match="archive of the image is not there"):
-        image(box.docker, action="bring", image="local/glm:2", archive=str(tmp_path / "none.tar"))
+        image(box.docker, tmp_path, action="start", **archive)
     (tmp_path / "glm.tar").write_text("local/glm:2")
-    loaded = image(box.docker, action="bring", image="local/glm:2", archive=str(tmp_path / "glm.tar"))
+    loaded = brought(box.docker, tmp_path, **archive)
     assert loaded["changed"] and loaded["digests"] == [] and loaded["layers"] == there["layers"]
-    assert not image(box.docker, action="bring", image="local/glm:2", archive=str(tmp_path / "glm.tar"))["changed"]
+    assert not image(box.docker, tmp_path, action="start", **archive)["changed"]
+
+
+def test_a_pull_is_a_job_that_is_found_again_and_told_when_it_fails(box: Box, tmp_path: Path) -> None:
+    name = "far/glm:3"
+    box.docker.image(name, remote=True, id_="sha256:" + "3" * 64)
+    box.docker.registry(seconds=0.3)
+    first = image(box.docker, tmp_path, action="start", image=name)
+    second = image(box.docker, tmp_path, action="start", image=name)
+    assert first["job"] == second["job"] and not first["attached"] and second["attached"]
+    assert brought(box.docker, tmp_path, image=name)["id"] == "sha256:" + "3" * 64
+    assert [words for words in box.docker.calls if words[0] == "pull"] == [["pull", name]]
+    (tmp_path / "refused").mkdir()
+    for error, told, mend in (
+            ("write /var/lib/docker/tmp/x: no space left on device", "no space left on device", "free disk"),
+            ("Error response from daemon: unauthorized: authentication required", "unauthorized", None)):
+        (box.docker.folder / ("pulled-" + "3" * 12)).unlink(missing_ok=True)
+        box.docker.registry(error=error)
+        with pytest.raises(Failure, match=f"the image cannot be pulled: .*{told}") as caught:
+            brought(box.docker, tmp_path, image=name)
+        assert mend is None or mend in str(caught.value.fields["next"])
+    box.docker.registry()
+    assert brought(box.docker, tmp_path, image=name)["changed"]  # a job that failed is begun again
+    with pytest.raises(Failure, match="not the one that was asked for"):
+        container_image._same("docker", "far/glm@sha256:1", {"digests": ["far/glm@sha256:2"]})
+
+
+def test_how_far_a_pull_is() -> None:
+    docker = (f"3: Pulling from x\n{'a' * 12}: Pulling fs layer\n{'b' * 12}: Already exists\n"
+              f"{'c' * 12}: Downloading")
+    assert pulled(docker) == "1 of 3 layers here" and pulled("") == "" and pulled("Loaded image: x") == ""
+    assert pulled(f"{docker}\n{'a' * 12}: Pull complete\n") == "2 of 3 layers here"
+    podman = (f"Copying blob sha256:{'d' * 64}\nCopying blob {'e' * 12} done   |\n"
+              f"Copying blob {'f' * 12} skipped: already exists")
+    assert pulled(podman) == "2 of 3 layers here"
 
 
 def test_times_of_both_engines_are_read() -> None:

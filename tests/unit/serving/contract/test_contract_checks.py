@@ -119,7 +119,8 @@ def test_every_fault_of_the_answers_stands_in_the_table(monkeypatch):
     from bringup_lab_engine import faults
 
     starting = {"crash_loading", "never_meet", "wrong_rank", "out_of_memory", "port_taken", "die_later", "slow",
-                "slow_loading", "hang_loading", "ignore_term", "first_request_fails"}
+                "slow_loading", "hang_loading", "ignore_term", "first_request_fails", "transfer_fails",
+                "router_crashes"}
     keyed = {"key_ignored"}
     assert set(faults.NAMES) - starting - keyed - {fault for fault, _, _ in FAULTS} == set()
 

@@ -73,10 +73,11 @@ def test_every_option_that_fits_makes_a_plan(tmp_path: Path, hardware: str, engi
         path = site(tmp_path, 4, hardware=hardware, engine=option.engine, variant=option.variant,
                     strategy=option.strategy, nodes=option.nodes)
         inventory = load_inventory([str(path)], Project(tmp_path))
-        plan = make_plan(inventory, Project(tmp_path), rendered(inventory), lab=False)
-        assert len(plan.replicas) == option.replicas and plan.facts["kv_tokens"] == option.kv_tokens
-        ranks = [rank for process in plan.replicas[0].processes for rank in process.ranks]
-        assert ranks == list(range(plan.replicas[0].world_size))
+        plan = make_plan(inventory, Project(tmp_path), rendered(inventory), lab=False, pools=True)
+        assert len(plan.wholes) == option.replicas and plan.facts["kv_tokens"] == option.kv_tokens
+        for part in plan.wholes["r1"]:
+            ranks = [rank for process in part.processes for rank in process.ranks]
+            assert ranks == list(range(part.world_size))
 
 
 def test_nodes_are_the_fewest_whose_devices_divide_the_heads(tmp_path: Path) -> None:
