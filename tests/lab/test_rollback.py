@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -62,3 +63,52 @@ def test_a_deploy_that_stopped_half_way_is_told_and_finished(site: Site) -> None
     site.good("provision", "--yes")
     assert os.readlink(link) == old
     assert "nothing wrong found" in site.good("status")
+
+
+def test_where_the_one_before_cannot_start_the_next_that_can_is_offered_and_nothing_stops(site: Site) -> None:
+    """Three good releases; the port of the middle one is taken by somebody else today."""
+    site.write(context_length=49152)
+    site.good("provision", "--yes")
+    site.write(context_length=49152, port=8124)
+    site.good("provision", "--yes")
+    site.write(context_length=32768)
+    endpoint = endpoint_of(site.good("provision", "--yes"))
+    first, middle, last = [row["release"] for row in site.data("releases")[:3]][::-1]
+    before, said = site.pids(), answer(endpoint)
+    address = endpoint.removeprefix("http://").partition(":")[0]
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, 8124))
+        holder.listen()
+        for words in (("rollback", "--yes"), ("rollback", "--rehearse")):
+            done = site.run(*words)
+            assert done.returncode == 4, done.stdout
+            text = " ".join(done.stdout.split())
+            assert f"{middle} cannot start today; nothing was stopped" in text, done.stdout
+            assert "port 8124 is taken by process" in text, done.stdout
+            assert f"{first} can start today: invoke rollback --to {first}" in text, done.stdout
+        assert site.pids() == before and answer(endpoint) == said
+        back = site.good("rollback", "--to", first, "--yes")
+    assert f"release {first}   was {last}" in back
+    assert answer(endpoint) == said
+    assert site.data("releases")[0]["state"] == "rolled back from"
+
+
+def test_a_spare_takes_a_nodes_place_by_name(site: Site) -> None:
+    alone = {"recipe": "zai-org/GLM-5.1-FP8", "variant": "default", "strategy": "single_node_tp",
+             "pipeline_parallel": None, "replicas": {"r1": ["lab-head"], "r2": ["lab-w1"]}}
+    site.good("stop", "--yes")
+    site.write(**alone)
+    site.good("provision", "--yes")
+    site.write(context_length=65536, **alone)
+    site.good("provision", "--yes")
+    for words, said in ((("lab-w1",), "OLD=SPARE"), (("lab-w1=lab-head",), "serves in a replica"),
+                        (("lab-w9=lab-w2",), "lab-w9"), (("lab-w1=lab-w9",), "lab-w9")):
+        wrong = site.run("rollback", *(part for word in words for part in ("--replace", word)), "--yes")
+        assert wrong.returncode == 2 and said in wrong.stdout, wrong.stdout
+    old = os.readlink(site.root("lab-w1") / "current")
+    done = site.run("rollback", "--replace", "lab-w1=lab-w2", "--yes")
+    assert done.returncode == 0, done.stdout
+    assert "lab-w2 in the place of lab-w1" in done.stdout
+    assert os.readlink(site.root("lab-w2") / "current") == os.readlink(site.root("lab-head") / "current") != old
+    assert os.readlink(site.root("lab-w1") / "current") == old, "the node that was replaced is not contacted"
