@@ -88,7 +88,8 @@ def _compare(options: Options, text: bool) -> tuple[int, dict[str, Any]]:
         for value in found["values"]:
             say(f"         {value['hosts']}: {value['text']}")
         for cache in found["caches"]:
-            say(f"caches   {cache['hosts']}: {cache['folder']}: {cache['holds']}")
+            say(f"caches   {cache['hosts']}: {cache['holds']}")
+            say(f"         {cache['folder']}")
     return status, found
 
 

@@ -310,6 +310,25 @@ def test_a_build_that_lost_its_controller_is_followed_to_its_end(site: Site) -> 
     assert any("was being built already" in text for text in texts), texts
 
 
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_start_that_an_interrupted_run_left_half_done_is_begun_again(site: Site, launched: bool) -> None:
+    site.recipe()
+    fleet = site.fleet("a")
+    made = row(build(fleet))
+    shutil.rmtree(made["path"])
+    folder = site.root() / "jobs" / f"kernel-{made['digest'][:12]}"
+    job = json.loads((folder / "job.json").read_text())
+    for name in ("supervisor", "supervisor_started", "pid", "started", "began"):
+        del job[name]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (folder / "job.json").write_text(json.dumps({**job, "asked": time.time(), "starter": [gone.pid, "1"]}))
+    (folder / "status.json").unlink()
+    if not launched:
+        (folder / "launched").unlink()
+    assert row(build(fleet))["how"] == "built"
+
+
 def test_a_killed_build_leaves_nothing_that_is_trusted(site: Site) -> None:
     site.recipe(before="  - wait: if [ ! -e /tmp/never ] && [ -n \"$HOLD\" ]; then sleep 600; fi")
     fleet = site.fleet(bringup_kernel_environment={"HOLD": "1"})

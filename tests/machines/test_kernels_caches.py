@@ -35,12 +35,12 @@ def test_a_filled_cache_comes_to_its_likes_before_they_start(serving: Machines) 
         "sudo sh -c \"tr '\\0' '\\n' < /proc/" + site.unit("m1")["MainPID"] + "/environ\"").stdout
     folder = next(line.partition("=")[2] for line in environment.splitlines() if line.startswith("TRITON_CACHE_DIR="))
     assert folder.startswith("/opt/bringup/cache/compiled/") and folder.endswith("-h200/triton")
-    assert f"caches m[1-3]: {folder[:-7]}: empty" in " ".join(site.good("plan", "--running").split())
+    assert f"caches m[1-3]: empty {folder[:-7]}" in " ".join(site.good("plan", "--running").split())
     site.cluster["m1"].run(
         f"sudo -u bringup sh -c 'mkdir -p {folder}/ab && head -c 3000000 /dev/urandom > {folder}/ab/k.cubin && "
         f"touch -d 2024-05-06 {folder}/ab/k.cubin'")
     shown = " ".join(site.good("plan", "--running").split())
-    assert "3.0 MB in 1 file" in shown and "m[2-3]: " in shown and "empty; a start brings those of m1" in shown
+    assert "caches m1: 3.0 MB in 1 file" in shown and "m[2-3]: empty; a start brings those of m1" in shown
     assert "would bring 3.0 MB from m1 to m[2-3]" in " ".join(site.good("restart", "--check").split())
     assert not found(site, "m2")
     out = " ".join(site.good("restart", "--yes").split())

@@ -105,7 +105,8 @@ def run(task):
         return _start(task)
     job = _Job(task.root, _id(task.args))
     if action == "status":
-        return dict(job.state(), changed=False)
+        # with `wait` a start that is under way is waited for: what becomes of it decides what to do
+        return dict(job.decided() if task.args.get("wait") else job.state(), changed=False)
     if action == "follow":
         return _follow(task, job)
     return _cancel(task, job)

@@ -135,7 +135,7 @@ def _start(task, build):
         return {"changed": True, "state": "absent", "id": job_id(digest)}
     place = staging(task.root, digest)
     argv = [sys.executable or "python3", "-uSE", os.path.join(place, "runner.py"), place]
-    state = _job(task, "status", digest)
+    state = _job(task, "status", digest, wait=1.0)
     if state["state"] not in ("running", "starting"):
         if not _compiled(place, digest):
             shutil.rmtree(place, ignore_errors=True)
