@@ -55,6 +55,9 @@ def smoke(ground: Ground, line: Line) -> Came:
                         f"{ground.label}", next="by: auto in the file of gates takes what is there")
     found: list[Finding] = []
     loaded = bench.load(ground, line, tool) if tool is not None else None
+    if way == "bench" and loaded is not None and loaded.problem is not None:
+        raise StepError(f"the gate {line.name}: {loaded.problem}", next="by: auto in the file of gates falls back to "
+                        f"{OWN}")
     if loaded is not None and loaded.problem is None:
         by, samples, pages = tool.told if tool else "", loaded.samples, loaded.pages
     else:

@@ -92,9 +92,9 @@ def find(ground: Ground) -> Tool | None:
     return Tool(folder, version[1] if version else "")
 
 
-def _on_head(ground: Ground, module: str, args: Mapping[str, Any], seconds: float, *, no_log: bool = False) -> Any:
+def _on_head(ground: Ground, module: str, args: Mapping[str, Any], seconds: float) -> Any:
     head = ground.members[ground.replica][0]
-    return ground.fleet.call({head: Call(module, args, timeout=seconds, changes=False, no_log=no_log)})[head]
+    return ground.fleet.call({head: Call(module, args, timeout=seconds, changes=False)})[head]
 
 
 def command(tool: Tool, url: str, model: str, document: Mapping[str, Any], line: Line) -> list[str]:
@@ -117,8 +117,7 @@ def load(ground: Ground, line: Line, tool: Tool) -> Loaded:
     given = {"argv": command(tool, url, ground.model, document, line), "url": url,
              "environment": {**_OFFLINE, **kept, **({"OPENAI_API_KEY": ground.key} if ground.key else {})}}
     result = _on_head(ground, "command", {"argv": [f"{tool.folder}/bin/python", "-c", _RUNNER],
-                                          "stdin": json.dumps(given), "expand_argument_vars": False}, SECONDS,
-                      no_log=True)
+                                          "stdin": json.dumps(given), "expand_argument_vars": False}, SECONDS)
     if result.bad:
         return Loaded(problem=f"{tool.told} did not run: {first_line(result)}")
     try:

@@ -113,6 +113,30 @@ def test_cycles_and_a_line_that_is_not_complete(site: Site) -> None:
     assert wrong.returncode == 2 and "nearest: smoke" in wrong.stdout and "nothing was contacted" in wrong.stdout
 
 
+def test_a_load_tool_that_does_not_run_is_told_and_replaced(site: Site) -> None:
+    """The lab's environment made to look as if it had the tool: its `vllm` then knows no `bench`."""
+    [packages] = (site.root("lab-head") / "envs").glob("*/lib/python3*/site-packages")
+    tool = packages / "vllm/benchmarks/serve.py"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("")
+    path = site.folder / "gates/default.yml"
+    kept = path.read_text()
+    try:
+        done = site.good("gate", "--yes", "--again", "--only", "smoke")
+        text = " ".join(done.split())
+        assert "vllm bench serve ended with 2" in text and "invalid choice: 'bench'" in text, done
+        assert "0 errors; by bringup's own load" in text, done
+        path.write_text(kept.replace("    at_once: 8\n", "    at_once: 8\n    by: bench\n", 1))
+        strict = site.run("gate", "--yes", "--only", "smoke")
+        assert strict.returncode == 1 and "vllm bench serve ended with 2" in strict.stdout, strict.stdout
+        path.write_text(kept.replace("    at_once: 8\n", "    at_once: 8\n    by: hand\n", 1))
+        wrong = site.run("gate", "--yes", "--only", "smoke")
+        assert wrong.returncode == 2 and "`by` takes auto, bench, own" in wrong.stdout, wrong.stdout
+    finally:
+        path.write_text(kept)
+        shutil.rmtree(packages / "vllm")
+
+
 def test_two_endpoints_side_by_side(site: Site) -> None:
     out = site.run("gate", "--compare", site.endpoint, "--slice", "12")  # type: ignore[attr-defined]
     assert out.returncode == 0, out.stdout
