@@ -16,7 +16,7 @@ from bringup.releases import chosen as chosen_release
 from bringup.releases import storing
 from bringup.releases.approval import Approval, approval_of, approve, over_times, remember
 from bringup.releases.history import CONTRACT_FAILED
-from bringup.releases.planned import key_of, plan_now
+from bringup.releases.planned import Planned, key_of, plan_now
 from bringup.releases.survey import Survey, look
 from bringup.run.actions import Fleet, ModuleSpec
 from bringup.serving import engine_calls as calls
@@ -129,17 +129,8 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
             results[host] = Result(host, "check_contract", Status.OK, message=f"{passed} of {count}",
                                    seconds=sum(float(finding.data.get("seconds") or 0) for finding in mine),
                                    data={"passed": passed, "asked": count})
-    if found:
-        fleet.emit(Findings("contract", tuple(found)))
     bad = [finding for finding in found if finding.blocks]
-    _record(fleet, members, survey, bad, results, whole=asking.whole)
-    remember(fleet, members, {name: survey.replicas[name].nodes[hosts[0]].release for name, hosts in members.items()},
-             survey.stores, found)
-    asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
-    if asked:
-        names = list(dict.fromkeys(planned.whole_of(name) for name in members))
-        subject = names[0] if len(names) == 1 else plural(len(names), "replica")
-        fleet.emit(StageSummary(subject, f"{len(asked) - len(bad)} of {len(asked)} ({_what(planned.plan)})"))
+    _tell(fleet, planned, members, survey, found, results, whole=asking.whole)
     if args.get("approve"):
         _approve(fleet, members, survey, found, asking)
     if bad:
@@ -149,6 +140,22 @@ def check_contract(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
                            next="invoke start" if bad[0].check == "contract.running" else
                            "invoke rollback goes back to the last good release; invoke logs shows the engine's side")
     return results
+
+
+def _tell(fleet: Fleet, planned: Planned, members: Mapping[str, Sequence[str]], survey: Survey,
+          found: Sequence[Finding], results: Mapping[str, Result], *, whole: bool) -> None:
+    """Tell what was found, and have the hosts remember it."""
+    if found:
+        fleet.emit(Findings("contract", tuple(found)))
+    bad = [finding for finding in found if finding.blocks]
+    _record(fleet, members, survey, bad, results, whole=whole)
+    remember(fleet, members, {name: survey.replicas[name].nodes[hosts[0]].release for name, hosts in members.items()},
+             survey.stores, found)
+    asked = [finding for finding in found if finding.verdict is not Verdict.SKIP]
+    if asked:
+        names = list(dict.fromkeys(planned.whole_of(name) for name in members))
+        subject = names[0] if len(names) == 1 else plural(len(names), "replica")
+        fleet.emit(StageSummary(subject, f"{len(asked) - len(bad)} of {len(asked)} ({_what(planned.plan)})"))
 
 
 def _members(every: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> dict[str, Sequence[str]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
 
 import pytest
-from site_project import Site, answer, endpoint_of
+from lab_engine_processes import free_port
+from site_project import HOSTS, Site, answer, endpoint_of
+
+from bringup.base.paths import Project
+from bringup.lab.state import lab_variables
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +117,41 @@ def test_a_spare_takes_a_nodes_place_by_name(site: Site) -> None:
     assert "lab-w2 in the place of lab-w1" in done.stdout
     assert os.readlink(site.root("lab-w2") / "current") == os.readlink(site.root("lab-head") / "current") != old
     assert os.readlink(site.root("lab-w1") / "current") == old, "the node that was replaced is not contacted"
+    site.good("stop", "--yes")
+    site.write(**{**alone, "replicas": {"r1": ["lab-head"], "r2": ["lab-w2"]}})
+    site.good("stop", "--yes")
+
+
+def unreachable(site: Site, host: str) -> None:
+    """Rewrite the inventory so that nobody listens where this machine is looked for."""
+    own = {name: dict(values) for name, values in lab_variables(Project(site.folder)).items()}
+    own[host]["ansible_port"] = free_port()
+    path = site.folder / "inventory/lab.yml"
+    tree = json.loads(path.read_text())
+    tree["all"]["vars"]["bringup_lab"] = False
+    for group in tree["all"]["children"].values():
+        group["hosts"] = {name: own[name] for name in group["hosts"]}
+    path.write_text(json.dumps(tree))
+
+
+@pytest.mark.full
+def test_a_replica_whose_node_is_dead_is_left_out_by_name_and_finished_later(site: Site) -> None:
+    alone = {"recipe": "zai-org/GLM-5.1-FP8", "variant": "default", "strategy": "single_node_tp",
+             "pipeline_parallel": None}
+    site.good("stop", "--yes")
+    site.write(**alone)
+    site.good("provision", "--yes")
+    first = os.readlink(site.root("lab-head") / "current")
+    site.write(context_length=65536, **alone)
+    site.good("provision", "--yes")
+    second = os.readlink(site.root("lab-head") / "current")
+    unreachable(site, "lab-w1")
+    done = site.run("rollback", "--yes")
+    assert done.returncode == 3, done.stdout
+    assert "r2 is left out: lab-w1 is not in this run" in done.stdout, done.stdout
+    assert [os.readlink(site.root(host) / "current") for host in HOSTS] == [first, second, first]
+    site.write(context_length=65536, **alone)
+    assert site.run("start", "--yes").returncode == 4, "hosts on different releases: nothing is started like that"
+    again = site.good("rollback", "--yes")
+    assert "finishes the rollback" in again and "on lab-w1" in again, again
+    assert {os.readlink(site.root(host) / "current") for host in HOSTS} == {first}
