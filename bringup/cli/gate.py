@@ -105,9 +105,11 @@ def _compare(options: Options) -> ExitStatus:
 
     project, reports, pages = _project(options)
     kept = path_of(project, name_of(load_for(options)))
-    kept.unlink(missing_ok=True)  # what is written below is of this run
+    if not options.check:
+        kept.unlink(missing_ok=True)  # what is written below is of this run
     status = _run(Options({**options.values, "report": reports}), comparison(), given, "")
-    _write_comparison(kept, [file for file in reports if file.endswith(".json")], pages)
+    if not options.check:
+        _write_comparison(kept, [file for file in reports if file.endswith(".json")], pages)
     return status
 
 
