@@ -102,6 +102,54 @@ def test_an_absent_head_is_named(stopped: EngineSite) -> None:
     assert "e1" in told.splitlines()[0], told
 
 
+@pytest.fixture
+def edited(stopped: EngineSite) -> Iterator[Callable[[str], None]]:
+    """Edit the worker's command behind our back: a drop-in of its unit that puts a sed script over it."""
+    worker = stopped.cluster.machines[1]
+    folder = f"/etc/systemd/system/bringup-r1-{worker.name}.service.d"
+
+    def edit(script: str) -> None:
+        launch = f"/opt/bringup/current/launch/r1-{worker.name}.sh"
+        (worker.root / "usr/local/bin/edited").write_text(f'#!/bin/sh\neval "$(sed "$1" {launch})"\n')
+        worker.run(f"sudo chmod 755 /usr/local/bin/edited && sudo mkdir -p {folder}")
+        (worker.root / folder[1:] / "edit.conf").write_text(
+            f'[Service]\nExecStart=\nExecStart=/usr/local/bin/edited "{script}"\n')
+        worker.run("sudo systemctl daemon-reload")
+
+    yield edit
+    worker.run(f"sudo rm -rf {folder}; sudo systemctl daemon-reload")
+
+
+def test_sizes_that_differ_are_named_before_the_ranks_hang(stopped: EngineSite, edited: Callable[[str], None]) -> None:
+    edited("s/--tensor-parallel-size 2/--tensor-parallel-size 4/")
+    told = fails(stopped, distributed_timeout=SOON)
+    assert "e2: was started for 4 ranks, the replica has 2" in told, told
+    assert "world_size=4" in told, "the line that says so"
+    assert "invoke drift" in told
+
+
+def test_a_rank_that_is_there_twice_is_named(stopped: EngineSite, edited: Callable[[str], None]) -> None:
+    """The worker takes itself for the first node too; it waits for a head on its own loopback without a word."""
+    edited("s/--node-rank 1/--node-rank 0/")
+    told = fails(stopped, distributed_timeout=SOON)
+    assert "e2: took rank 0, meant for it: 1" in told, told
+    assert "127.0.0.1" in told
+
+
+def test_a_worker_that_is_not_ours_stops_a_provision_before_anything_starts(stopped: EngineSite) -> None:
+    """It would take the place of a rank, and ours would hang."""
+    head, worker = stopped.cluster.machines
+    stray = f"exec -a 'vllm serve /m --nnodes 2 --node-rank 1 --master-addr {head.address}' sleep 600"
+    worker.run(f'sudo systemd-run --unit=stray --uid=bringup bash -c "{stray}"')
+    try:
+        done = stopped.run("provision", "--yes")
+    finally:
+        worker.run("sudo systemctl stop stray")
+    assert done.returncode == 4, done.stdout
+    assert "process.ours" in done.stdout and "another's worker is at the meeting point" in done.stdout
+    nothing_left(stopped)
+
+
 def test_a_stop_while_it_loads_leaves_nothing(stopped: EngineSite) -> None:
     head = stopped.cluster.machines[0]
     stopped.write(distributed_timeout=62)

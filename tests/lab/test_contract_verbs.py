@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import pytest
-from site_project import Site
+from site_project import Site, endpoint_of
 
 SECRET = "open-sesame-4711"
 
@@ -85,6 +85,20 @@ def test_an_approval_is_told_by_releases_and_what_fails_later_by_drift(site: Sit
 def test_wrong_words_contact_nothing(site: Site, words: tuple[str, ...], said: str) -> None:
     out = site.run("verify", *words)
     assert out.returncode == 2 and said in out.stdout and "nothing was contacted" in out.stdout, out.stdout
+
+
+def test_any_endpoint_is_held_against_the_contract_by_its_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = endpoint_of(site.good("provision", "--yes"))
+    keyless = site.run("verify", "--url", url)
+    assert keyless.returncode == 4 and "names no model" in keyless.stdout and "GLM_API_KEY" in keyless.stdout
+    monkeypatch.setenv("GLM_API_KEY", SECRET)
+    out = site.good("verify", "--url", url, "--only", "models.*,tools.structured,key.refused")
+    assert "FAIL" not in out and "a wrong key is refused" in out and SECRET not in out
+    assert "SKIP" in site.good("verify", "--url", url, "--only", "tools.structured", "--without", "tools")
+    other = site.run("verify", "--url", url, "--model", "nobody", "--only", "models.*")
+    assert other.returncode == 4 and "nobody" in other.stdout
+    refused = site.run("verify", "--url", url, "--approve")
+    assert refused.returncode == 2 and "--approve belongs to a deployment of ours" in refused.stdout
 
 
 def test_recorded_traffic_is_told_worst_first(site: Site) -> None:
