@@ -132,6 +132,22 @@ def _learn(password: str) -> Secret:
     return Secret(password)
 
 
+API_KEY = "bringup_api_key"
+"""The variable that --ask-api-key sets: `api_key: "{{ bringup_api_key }}"` in the deployment."""
+_TYPED: dict[str, Secret] = {}
+
+
+def extra_vars_of(options: Options, vault: Vault | None = None) -> dict[str, Any]:
+    """The variables of --extra-vars, and the endpoint's key where --ask-api-key has it typed, once for a command.
+    Raises InputError."""
+    out = parse_extra_vars(options.values.get("extra_vars") or (), vault)
+    if options.values.get("ask_api_key"):
+        if API_KEY not in _TYPED:
+            _TYPED[API_KEY] = ask("API key of the endpoint: ")
+        out[API_KEY] = _TYPED[API_KEY].reveal()
+    return out
+
+
 def parse_extra_vars(given: Sequence[str], vault: Vault | None = None) -> dict[str, Any]:
     """Variables of `--extra-vars`, later ones win: `name=value ...` (values are texts), a YAML or JSON mapping, @FILE.
 

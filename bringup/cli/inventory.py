@@ -42,12 +42,12 @@ def inventory(options: Options) -> None:
 def load_for(options: Options, playbook_dir: Path | None = None) -> Inventory:
     """The inventory that a verb's flags name, with its vault passwords and extra variables. Raises InputError."""
     from bringup.base.paths import Project
-    from bringup.cli.credentials import parse_extra_vars, read_vault
+    from bringup.cli.credentials import extra_vars_of, read_vault
     from bringup.inventory.load import load_inventory
 
     vault = read_vault(options)
     return load_inventory(options.inventory, Project.find(), vault=vault, playbook_dir=playbook_dir,
-                          extra_vars=parse_extra_vars(options.extra_vars, vault))
+                          extra_vars=extra_vars_of(options, vault))
 
 
 def _shown(options: Options, found: Inventory, hosts: list[str]) -> list[str]:

@@ -51,14 +51,15 @@ YES = Option("yes", False, "answer every question with yes", short="y")
 ASK_BECOME = Option("ask-become-pass", False, "ask for the sudo password once", short="K")
 BECOME_FILE = Option("become-password-file", help="file that holds the sudo password")
 ASK_PASS = Option("ask-pass", False, "ask for the SSH password once", short="k")
+ASK_KEY = Option("ask-api-key", False, "ask for the endpoint's key once: the variable bringup_api_key")
 VAULT_FILE = Option("vault-password-file", help="file that holds the vault password; may be given again", many=True)
 VERBOSE = Option("verbose", False, "more lines", short="v")
 
 COMMON = (INVENTORY, LIMIT, CHECK, DIFF, FORKS, EXTRA_VARS, FORMAT, REPORT, YES, ASK_BECOME, BECOME_FILE, ASK_PASS,
-          VAULT_FILE, VERBOSE)
+          ASK_KEY, VAULT_FILE, VERBOSE)
 """Flags of every verb that meets hosts."""
 
-READING = (INVENTORY, LIMIT, EXTRA_VARS, FORMAT, REPORT, VAULT_FILE, VERBOSE)
+READING = (INVENTORY, LIMIT, EXTRA_VARS, FORMAT, REPORT, ASK_KEY, VAULT_FILE, VERBOSE)
 """Flags of verbs that contact no host."""
 
 

@@ -38,7 +38,7 @@ class Reading:
     def __init__(self, options: Options, playbook: Path, extra_vars: Mapping[str, Any] | None = None, *,
                  text: str | None = None) -> None:
         from bringup.base.paths import Project
-        from bringup.cli.credentials import parse_extra_vars, read_credentials
+        from bringup.cli.credentials import extra_vars_of, read_credentials
         from bringup.cli.modules import module_table
         from bringup.inventory.load import load_inventory
         from bringup.playbook.loading import load_playbook
@@ -52,7 +52,7 @@ class Reading:
             raise InputError(f"there is no playbook `{playbook}`", next=_nearest_playbook(playbook))
         self.credentials: Credentials = read_credentials(options)
         vault = self.credentials.vault
-        self.extra_vars = {**(extra_vars or {}), **parse_extra_vars(given.get("extra_vars") or (), vault)}
+        self.extra_vars = {**(extra_vars or {}), **extra_vars_of(options, vault)}
         self.inventory: Inventory = load_inventory(given.get("inventory") or (), self.project, vault=vault,
                                                    extra_vars=self.extra_vars, playbook_dir=playbook.resolve().parent)
         self.templates: Engine = Engine(vault)

@@ -47,6 +47,8 @@ def decide(view: ReplicaView, digest: str, current: Mapping[str, str | None], *,
         return Step(view.name, "start", "nothing runs")
     if restart:
         return Step(view.name, "replace", "a restart was asked for")
+    if view.whole and view.probe is not None and view.probe.other_key:
+        return Step(view.name, "replace", "runs with another key")
     if view.whole and view.releases == (digest,):
         if view.serves and on_it:
             return Step(view.name, "keep", "serves it")

@@ -244,6 +244,10 @@ def _of_replica(view: ReplicaView, labels: Mapping[str, str]) -> list[Finding]:
                          if n.state == "running")
         return [Finding("release.running", head, Verdict.FAIL, f"{view.name} runs different releases: {told}",
                         mend="invoke restart")]
+    if view.whole and view.probe is not None and view.probe.other_key:
+        return [Finding("endpoint.key", head, Verdict.FAIL,
+                        f"{view.name} does not take the key of this deployment: {view.probe.error}",
+                        ("it was started with another one",), mend="invoke restart gives it this one")]
     if view.whole and view.probe is not None and not view.probe.serves:
         ready = any(node.ready for node in view.nodes.values())
         verdict = Verdict.FAIL if ready else Verdict.WARN

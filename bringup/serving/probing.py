@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,11 @@ class Probe:
     @property
     def serves(self) -> bool:
         return self.health == 200 and self.wanted in self.models and (self.token or self.pool)
+
+    @property
+    def other_key(self) -> bool:
+        """True when the engine does not take the key of this deployment: it was started with another one."""
+        return self.health == 200 and bool(re.search(r"answer(?:s|ed with) 40[13]\b", self.error or ""))
 
     @property
     def wrong(self) -> str | None:

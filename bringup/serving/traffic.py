@@ -14,9 +14,10 @@ from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import VaultedText, key_origin, origin_of, value_origin
 from bringup.inventory.model import LOCALHOST, Inventory
-from bringup.playbook.templating import Engine, Layer, Scope
+from bringup.playbook.templating import Engine, Layer, Scope, TemplateFailure
 from bringup.serving.plan import ReplicaPlan
 from bringup.serving.planning.replicas import host_groups
+from bringup.serving.planning.variables import as_input
 
 OUT, IN, DEADLINE = "traffic_out", "traffic_in", "traffic_deadline"
 """Variables of the inventory."""
@@ -158,7 +159,10 @@ def check_hooks(inventory: Inventory, replicas: Sequence[ReplicaPlan], variables
     for replica in replicas if hooks is not None else ():
         about = About(replica.name, replica.endpoint, replica.hosts[0], replica.hosts)
         for wish in (hooks.out, hooks.back) if hooks is not None else ():
-            fill(wish, about, inventory, variables(about.head))
+            try:
+                fill(wish, about, inventory, variables(about.head))
+            except TemplateFailure as error:
+                raise as_input(error) from None
 
 
 class _View(Mapping[str, Any]):

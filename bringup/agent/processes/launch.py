@@ -138,8 +138,9 @@ def _quoted(value):
 
 
 def read_secrets(place):
-    """The secrets kept for this process, as a dict."""
+    """The secrets kept for this process, as a dict. Container engines take them without quotes."""
     out = {}
+    plain = place.read().get("manager") in ("docker", "podman")
     try:
         with open(place.secrets, "rb") as handle:
             lines = handle.read().decode("utf-8").splitlines()
@@ -147,5 +148,5 @@ def read_secrets(place):
         return out
     for line in lines:
         name, _, value = line.partition("=")
-        out[name] = re.sub(r"\\(.)", r"\1", value[1:-1])
+        out[name] = value if plain else re.sub(r"\\(.)", r"\1", value[1:-1])
     return out

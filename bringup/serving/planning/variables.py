@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bringup.base.errors import InputError
 from bringup.inventory.model import Inventory
-from bringup.playbook.templating import Engine, Layer, Scope
+from bringup.playbook.templating import Engine, Layer, Scope, TemplateFailure
 
 
 class HostVariables(Mapping[str, Any]):
-    """A host's variables, each rendered when it is read. Raises TemplateFailure for one that uses an unknown name."""
+    """A host's variables, each rendered when it is read. Raises InputError for one that cannot be rendered, as one that
+    uses an unknown name: nothing was contacted yet."""
 
     def __init__(self, engine: Engine, scope: Scope) -> None:
         self._engine = engine
@@ -19,7 +21,10 @@ class HostVariables(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         for layer in self._scope.layers:
             if name in layer.values:
-                return self._engine.render(layer.values[name], self._scope)
+                try:
+                    return self._engine.render(layer.values[name], self._scope)
+                except TemplateFailure as error:
+                    raise as_input(error) from None
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -27,6 +32,13 @@ class HostVariables(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._scope.names())
+
+
+def as_input(error: TemplateFailure) -> InputError:
+    """What a template lacks, as wrong input: for what is rendered before a host is contacted."""
+    next_ = "--ask-api-key asks for it" if "`bringup_api_key`" in error.what else error.next
+    return InputError(error.what, where=error.where, expected=error.expected, found=error.found, details=error.details,
+                      next=next_)
 
 
 def rendered(inventory: Inventory, more: Mapping[str, Mapping[str, Any]] | None = None
