@@ -47,14 +47,14 @@ def read(options: Options) -> tuple[Endpoint, dict[str, Route]]:
     from bringup.base.errors import InputError
     from bringup.base.paths import Project
     from bringup.base.text import nearest
-    from bringup.cli.plan import _inventory_of
+    from bringup.cli.plan import planned_inventory
     from bringup.serving.contract.clients import Endpoint
     from bringup.serving.planner import api_key_of, make_plan
     from bringup.serving.recipes.load import find_recipe, load_library
     from bringup.serving.recipes.routes import routes_of
 
     project = Project.find()
-    inventory, variables, lab = _inventory_of(options, project)
+    inventory, variables, lab = planned_inventory(options, project)
     key = api_key_of(inventory, variables)
     plan = make_plan(inventory, project, variables, lab=lab)
     names = [replica.name for replica in plan.replicas]

@@ -100,7 +100,7 @@ def _show_options(options: Options, project: Any) -> None:
     from bringup.serving.planning.show import width_of_screen
     from bringup.serving.recipes.load import load_library
 
-    inventory, variables, _ = _inventory_of(options, project)
+    inventory, variables, _ = planned_inventory(options, project)
     folder = _recipes_of(inventory, variables, project)
     found = options_of(inventory, variables, load_library(folder))
     if options.format == "json":
@@ -117,7 +117,7 @@ def _recipes_of(inventory: Any, variables: Any, project: Any) -> Path | None:
     return project.root / folder if folder else None
 
 
-def _inventory_of(options: Options, project: Any) -> tuple[Any, Any, bool]:
+def planned_inventory(options: Options, project: Any) -> tuple[Any, Any, bool]:
     """The inventory, its rendered variables, and whether it is the lab."""
     from bringup.cli.inventory import load_for
     from bringup.serving.planning.variables import rendered
@@ -133,7 +133,7 @@ def _plan_of(options: Options, project: Any) -> LaunchPlan:
     from bringup.base.text import fold_hosts
     from bringup.serving.planner import api_key_of, make_plan
 
-    inventory, variables, lab = _inventory_of(options, project)
+    inventory, variables, lab = planned_inventory(options, project)
     api_key_of(inventory, variables)
     made = make_plan(inventory, project, variables, lab=lab, pools=not options.running)
     if options.limit:

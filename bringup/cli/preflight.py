@@ -132,11 +132,10 @@ def _views(options: Options) -> list[View]:
     paths = [Path(path).expanduser() for path in options.replay]
     if not options.inventory:
         return replay.recorded(paths)
-    from bringup.cli.inventory import load_for
-    from bringup.serving.planning.variables import rendered
+    from bringup.cli.plan import planned_inventory
 
-    inventory = load_for(options)
-    return replay.with_inventory(paths, inventory, Project.find(), rendered(inventory))
+    inventory, variables, _ = planned_inventory(options, Project.find())
+    return replay.with_inventory(paths, inventory, Project.find(), variables)
 
 
 def _replayed(options: Options, chosen: Any) -> int:

@@ -109,6 +109,14 @@ def test_the_verb_on_recordings(tmp_path: Path) -> None:
     assert twice.returncode == 2 and "gpu01" in twice.stderr
 
 
+def test_hosts_of_the_lab_are_judged_under_its_plan(tmp_path: Path) -> None:
+    """Also where the lab is not up: it fills in where its models lie."""
+    recording.write(tmp_path / "lab-head", healthy("lab-head"))
+    done = invoke("preflight", "--replay", str(tmp_path), "--inventory", "lab", "--only", "nvidia")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "zai-org/GLM-5.1" in done.stdout
+
+
 def test_the_verb_checks() -> None:
     text = invoke("checks", "--only", "nvlink")
     assert text.returncode == 0 and "nvlink.up" in text.stdout and "mend:" in text.stdout
