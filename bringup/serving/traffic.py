@@ -202,7 +202,7 @@ def _wish(inventory: Inventory, host: str, name: str) -> Wish | None:
     if value in (None, "", False):
         return None
     if isinstance(value, str):
-        key = "url" if _URL.match(value) and not isinstance(value, VaultedText) and " " not in value.strip() \
+        key = "url" if _URL.match(value) and not isinstance(value, VaultedText) and " " not in re.sub(r"\{\{.*?\}\}", "", value).strip() \
             else "command"
         return Wish(name, {key: value}, where)
     if not isinstance(value, Mapping):
