@@ -73,10 +73,12 @@ def runbook(options: Options) -> ExitStatus:
     return status
 
 
-@verb((*COMMON, Option("list", False, "only list the runbooks; no host is asked")))
+@verb((*COMMON, Option("list", False, "only list the runbooks; no host is asked"),
+       Option("quick", False, "look at processes and endpoints alone, not at logs, devices and tool calls")))
 def runbooks(options: Options) -> ExitStatus:
     """Look at what runs and propose the runbook that fits (exit 4 when there is one); nothing is changed."""
     from bringup.base.paths import Project
+    from bringup.cli.runbook_look import look
     from bringup.runbooks.document import load_all
     from bringup.runbooks.proposing import propose
 
@@ -84,7 +86,7 @@ def runbooks(options: Options) -> ExitStatus:
     if options.list:
         _list(options, books)
         return ExitStatus.DONE
-    status, findings, release = _survey(options)
+    status, findings, release = look(options, books.values(), quick=options.quick)
     proposals, left = propose(findings, books)
     if options.format == "json":
         _as_json(options, release, proposals, left)
@@ -223,22 +225,6 @@ def _again(options: Options, book: Runbook, filling: Filling, number: int) -> st
     for flag, value in filling.flags:
         words += [flag, value]
     return shlex.join([*words, "--from", str(number)] if number > 1 else words)
-
-
-def _survey(options: Options) -> tuple[ExitStatus, Sequence[Finding], str]:
-    """What `invoke status` finds, without its page: its exit status, the findings, the release and one line of it."""
-    from bringup.cli.serve import read_stages, run_data
-    from bringup.cli.status import StatusPage
-
-    class Unshown(StatusPage):
-        said = ""
-
-        def _show(self, release: str, text: str) -> None:
-            self.said = f"{release}: {text}"
-
-    page = Unshown(options)
-    status = run_data(read_stages(options, "status", whole=False), "status", page)
-    return status, page.findings, page.said
 
 
 def _list(options: Options, books: Mapping[str, Runbook]) -> None:

@@ -41,19 +41,31 @@ class Following:
         """Every step from `first` on. Raises StepError at an outcome that is not as it must be, FindingError where a
         person must answer or answered no."""
         for step in self.steps[first - 1:]:
-            self.say("")
-            head = f"step {step.number} of {len(self.steps)}  "
-            for at, line in enumerate(list(wrapped(step.text, self.width - len(head)))[:-1]):
-                self.say((head if at == 0 else " " * len(head)) + line)
-            self.record.add("", f"## Step {step.number} of {len(self.steps)}", "", step.text)
-            for command in step.commands:
-                try:
-                    self._one(step, command)
-                except KeyboardInterrupt:
-                    self.record.add("", f"Interrupted at {now()}.")
-                    raise
+            try:
+                self._step(step)
+            except KeyboardInterrupt:
+                self._interrupted(step)
+                raise
         self.record.add("", f"Done at {now()}: every step of `{self.runbook.name}` ended as it must.")
         return ExitStatus.DONE
+
+    def _step(self, step: Step) -> None:
+        self.say("")
+        head = f"step {step.number} of {len(self.steps)}  "
+        for at, line in enumerate(list(wrapped(step.text, self.width - len(head)))[:-1]):
+            self.say((head if at == 0 else " " * len(head)) + line)
+        self.record.add("", f"## Step {step.number} of {len(self.steps)}", "", step.text)
+        for command in step.commands:
+            self._one(step, command)
+
+    def _interrupted(self, step: Step) -> None:
+        """Write and say where it stopped, and the command that goes on there."""
+        place, again = f"step {step.number} of {len(self.steps)}", self.again(step.number)
+        self.record.add("", f"Interrupted in {place} at {now()}.", "", f"Next: `{again}`")
+        self.say("")
+        self.say(f"interrupted in {place} of {self.runbook.name}")
+        self.say(f"  record    {self.record.path}")
+        self.say(f"  next      {again}")
 
     def _one(self, step: Step, command: Command) -> None:
         for line in command.text.splitlines():
@@ -105,10 +117,12 @@ class Following:
             self.say(f"  well      ended with {status} after {took}, as it must")
             return
         following = [line for line in command.check.otherwise.splitlines() if line.strip()]
-        self.record.add("", *(f"Next: `{line}`" for line in following))
+        self.record.add("", *(f"Next: `{line}`" for line in following), "",
+                        f"When that is mended: `{self.again(step.number)}`")
         raise StepError(f"step {step.number} of {len(self.steps)} is not as it must be: {fault}",
                         where=self.runbook.name,
-                        details=[f"ran       {command.text}", f"record    {self.record.path}"],
+                        details=[f"ran       {command.text}", f"record    {self.record.path}",
+                                 f"go on     {self.again(step.number)}"],
                         next=" · ".join(following) or "invoke runbooks proposes which runbook fits now")
 
     def _output_of(self, text: str) -> tuple[int, str, bool]:

@@ -10,6 +10,9 @@ from bringup.base.verdicts import Finding, Verdict
 from bringup.runbooks.document import Runbook, Sign
 
 _WORST = {Verdict.FAIL: 0, Verdict.UNKNOWN: 1, Verdict.WARN: 2}
+_EFFECTS = ("process.dead", "process.rank", "process.absent", "process.leftover", "endpoint", "release.running",
+            "watcher.")
+"""What follows from something: a device, a host, a cause in the log that blocks, too, comes before it."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Proposal:
 
 
 def propose(findings: Iterable[Finding], runbooks: Mapping[str, Runbook]) -> tuple[list[Proposal], list[Finding]]:
-    """The runbooks that fit, worst and most exact first, and the findings that none is written for. Pure.
+    """The runbooks that fit, causes before what follows from them, then worst and most exact first; and the findings
+    that none is written for. Pure.
 
     Where a sign with a text fits a finding, those without one do not count for it: the exact runbook is the one.
     """
-    found: dict[str, list[tuple[int, int, Finding]]] = {}
+    found: dict[str, list[tuple[tuple[int, ...], Finding]]] = {}
     left = []
     for finding in findings:
         if finding.verdict not in _WORST:
@@ -42,12 +46,17 @@ def propose(findings: Iterable[Finding], runbooks: Mapping[str, Runbook]) -> tup
         fits = [(name, sign) for name, book in runbooks.items() for sign in book.signs if _fits(sign, finding)]
         exact = [(name, sign) for name, sign in fits if sign.text]
         for name in dict.fromkeys(name for name, _ in exact or fits):
-            found.setdefault(name, []).append((_WORST[finding.verdict], 0 if exact else 1, finding))
+            found.setdefault(name, []).append((_rank(finding, bool(exact)), finding))
         if not fits:
             left.append(finding)
-    order = sorted(found, key=lambda name: (min(row[:2] for row in found[name]), -len(found[name]), name))
-    return [Proposal(runbooks[name], tuple(row[2] for row in sorted(found[name], key=lambda row: row[:2])))
+    order = sorted(found, key=lambda name: (min(row[0] for row in found[name]), -len(found[name]), name))
+    return [Proposal(runbooks[name], tuple(row[1] for row in sorted(found[name], key=lambda row: row[0])))
             for name in order], left
+
+
+def _rank(finding: Finding, exact: bool) -> tuple[int, ...]:
+    return (0 if finding.blocks else 1, 1 if finding.check.startswith(_EFFECTS) else 0, _WORST[finding.verdict],
+            0 if exact else 1)
 
 
 def _fits(sign: Sign, finding: Finding) -> bool:

@@ -129,7 +129,8 @@ def test_an_interrupt_reaches_the_command_and_is_in_the_record(site: Site, endpo
     interrupt(process)
     assert process.returncode == 130
     record = next(records.glob("*-waits.md")).read_text()
-    assert "Ended with 130 after" in record and "Interrupted at" in record
+    assert "Ended with 130 after" in record and "Interrupted in step 1 of 1 at" in record
+    assert "Next: `invoke runbook waits`" in record
 
 
 @pytest.mark.full

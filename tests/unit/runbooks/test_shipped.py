@@ -15,6 +15,8 @@ from bringup.cli.runbook import flags_of
 from bringup.preflight import registry
 from bringup.runbooks.document import Runbook, load
 from bringup.runbooks.filling import Filling, filled
+from bringup.serving.causes import KNOWN
+from bringup.serving.contract.checks import CHECKS
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "runbooks").glob("*.md"))
@@ -77,6 +79,7 @@ def test_every_finding_is_one_that_something_makes(path: Path) -> None:
     known = set(registry.checks())
     for source in (ROOT / "bringup").rglob("*.py"):
         known |= set(re.findall(r'(?:Finding|Check)\("([a-z.-]+)"', source.read_text()))
+    known |= {f"contract.{check.id}" for check in CHECKS} | {f"cause.{cause.key}" for cause in KNOWN if cause.echo < 2}
     for sign in load(path).signs:
         pattern = re.compile(re.escape(sign.check).replace(r"\*", ".*"))
         assert any(pattern.fullmatch(name) for name in known), f"nothing makes {sign.check}"
