@@ -102,6 +102,20 @@ def test_an_absent_head_is_named(stopped: EngineSite) -> None:
     assert "e1" in told.splitlines()[0], told
 
 
+def test_a_name_on_loopback_is_named_where_the_interface_is_left_out(stopped: EngineSite) -> None:
+    """Without a named interface ranks offer what their own name is, which Debian's installer puts on 127.0.1.1."""
+    worker = stopped.cluster.machines[1]
+    hosts = worker.root / "etc/hosts"
+    before = hosts.read_text()
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {worker.name}\n{before}")
+    try:
+        told = fails(stopped, env={"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""}, distributed_timeout=SOON)
+    finally:
+        hosts.write_text(before)
+    assert "nodes offer each other loopback addresses" in told, told
+    assert "127.0.1.1" in told and "role host_names" in told
+
+
 @pytest.fixture
 def edited(stopped: EngineSite) -> Iterator[Callable[[str], None]]:
     """Edit the worker's command behind our back: a drop-in of its unit that puts a sed script over it."""
