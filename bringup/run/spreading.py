@@ -136,6 +136,7 @@ class _Spreading:
         self.deaf: dict[str, str] = {}
         self.results: dict[str, Result] = {}
         self.attached: set[str] = set()
+        self.went_on: set[str] = set()
         self.begun = time.monotonic()
 
     def run(self) -> dict[str, Result]:
@@ -185,7 +186,7 @@ class _Spreading:
         if any(result.bad or result.data.get("job") != "running" or result.data.get("error")
                for result in states.values()) or len(marks) != 1 or marks.pop().partition("-")[2] != self.wish():
             return []
-        self.attached = set(hosts)
+        self.attached, self.went_on = set(hosts), set(hosts)
         self.fleet.emit(Note("an earlier run's copying goes on here and is followed", host=fold_hosts(hosts)))
         return hosts
 
@@ -272,7 +273,7 @@ class _Spreading:
                     self.results[host] = self.failed(host, **_error(state["error"]))
                     waiting.remove(host)
                 elif state.get("complete"):
-                    came = bool(state.get("received")) or (host in self.attached and bool(state.get("bytes")))
+                    came = bool(state.get("received")) or (host in self.went_on and bool(state.get("bytes")))
                     self.results[host] = Result(host, "tree_transfer", Status.CHANGED if came else Status.OK,
                                                 data=dict(state), module="tree_transfer")
                     waiting.remove(host)

@@ -196,15 +196,18 @@ def _origin(inventory: Inventory, host: str, name: str) -> Origin | None:
     return value_origin(layer, name) or origin_of(value)
 
 
+def _is_url(value: str) -> bool:
+    bare = re.sub(r"\{\{.*?\}\}", "", value).strip()
+    return bool(_URL.match(value)) and not isinstance(value, VaultedText) and " " not in bare
+
+
 def _wish(inventory: Inventory, host: str, name: str) -> Wish | None:
     value, _ = _raw(inventory, host, name)
     where = _origin(inventory, host, name)
     if value in (None, "", False):
         return None
     if isinstance(value, str):
-        key = "url" if _URL.match(value) and not isinstance(value, VaultedText) and " " not in re.sub(r"\{\{.*?\}\}", "", value).strip() \
-            else "command"
-        return Wish(name, {key: value}, where)
+        return Wish(name, {"url" if _is_url(value) else "command": value}, where)
     if not isinstance(value, Mapping):
         raise InputError(f"`{name}` takes a command, a URL or a mapping", where=where, found=str(value),
                          expected=", ".join(_KEYS))

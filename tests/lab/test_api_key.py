@@ -22,6 +22,8 @@ from site_project import INVOKE, REPOSITORY, Site, endpoint_of, wait_for
 
 from bringup.agent.processes import launch
 
+pytest.importorskip("ansible", reason="the vault is made by ansible-core: pip install -e '.[judges]'")
+
 KEY = "kestrel-$quoted\"-juniper-8812"
 NEXT = "walrus-saffron-9913"
 ONE: dict[str, Any] = {"strategy": "single_node_tp", "pipeline_parallel": None, "variant": "fp8",

@@ -106,10 +106,16 @@ def test_without_the_bundle_provision_fails_there(away: Place) -> None:
     assert "FAILED" in done.stdout
 
 
-def test_provision_from_the_bundle_alone(away: Place) -> None:
+@pytest.fixture(scope="module")
+def provisioned(away: Place) -> str:
+    """What the first provision from the bundle printed."""
+    return away.good("provision", "--yes", "--bundle", "lab.tar.zst", timeout=600)
+
+
+def test_provision_from_the_bundle_alone(away: Place, provisioned: str) -> None:
     shown = away.good("bundle.verify", "lab.tar.zst")
     assert "good     lab.tar.zst in" in shown
-    out = away.good("provision", "--yes", "--bundle", "lab.tar.zst", timeout=600)
+    out = provisioned
     assert "proven; from the bundle lab.tar.zst" in " ".join(out.split())
     assert endpoint_of(out) == f"http://{away.cluster['m1'].address}:8000"
     for name in HOSTS:
@@ -130,7 +136,7 @@ def test_provision_from_the_bundle_alone(away: Place) -> None:
             assert not host.file("/etc/apt/sources.list.d/carried.list").exists, "the host's own sources are as before"
 
 
-def test_a_second_time_changes_nothing_and_needs_no_unpacking(away: Place) -> None:
+def test_a_second_time_changes_nothing_and_needs_no_unpacking(away: Place, provisioned: str) -> None:
     report = away.folder / "again.json"
     out = away.good("provision", "--yes", "--bundle", "lab.tar.zst.parts", "--report", str(report), timeout=300)
     assert "serves already, nothing was restarted" in out
@@ -138,7 +144,7 @@ def test_a_second_time_changes_nothing_and_needs_no_unpacking(away: Place) -> No
     assert {host: counts["changed"] for host, counts in recap.items()} == dict.fromkeys(HOSTS, 0)
 
 
-def test_the_brought_interpreter_is_found_without_the_bundle(away: Place) -> None:
+def test_the_brought_interpreter_is_found_without_the_bundle(away: Place, provisioned: str) -> None:
     away.good("env.verify", timeout=300)
 
 
