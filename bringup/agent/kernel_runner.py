@@ -4,8 +4,8 @@ Sent to the host as a file and run there on its own (`python runner.py FOLDER`):
 it outlives session and controller. FOLDER/spec.json says what to do:
     mode        build (from FOLDER/source.tar), receive (FOLDER/out came from another host), verify (`out` names it)
     name, digest, target, out, commands [[name, text]], environment, path [folders], jobs, yields [globs],
-    links [sonames], proof {"argv": [...], "seconds": N}, facts {...}
-It leaves FOLDER/result.json: {"ok", "step", "rc", "jobs", "proof", "seconds", ...}.
+    links [sonames], proof {"argv": [...], "seconds": N}, facts {...}, memory (bytes that a build may take)
+It leaves FOLDER/result.json: {"ok", "step", "rc", "jobs", "proof", "seconds", "held", ...}.
 """
 
 import fnmatch
@@ -17,14 +17,17 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 
 MARKER = "bringup-build.json"
 COMPILED = "compiled.json"
 """In the staging folder of a build whose commands are done: its files; a proof that failed is tried without them."""
 MEMORY = ("Killed signal terminated program", "fatal error: Killed", "virtual memory exhausted",
-          "out of memory allocating", "Cannot allocate memory", "std::bad_alloc")
+          "out of memory allocating", "Cannot allocate memory", "std::bad_alloc", "MemoryError")
 TAIL = 400
+LOOK = 0.25
+"""Seconds between two looks at what a build takes where no control group holds it."""
 KEPT = ("LANG", "HOME", "USER", "LOGNAME", "TERM", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
         "ASCEND_RT_VISIBLE_DEVICES")
 KEPT_STARTS = ("NCCL_", "NVSHMEM_", "TORCH_", "HCCL_")
@@ -80,6 +83,81 @@ def manifest(folder):
     return dict((name, [os.lstat(path).st_size, digest_of(path)]) for name, path in files_of(folder).items())
 
 
+def group_bound():
+    """Bytes that this process's control group may take at most; None where nothing bounds it."""
+    try:
+        with open("/proc/self/cgroup") as handle:
+            rows = [line.rstrip("\n").split(":", 2) for line in handle]
+    except OSError:
+        return None
+    found = []
+    for _, names, path in rows:
+        if names and "memory" not in names.split(","):
+            continue
+        base, name = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes") if names else ("/sys/fs/cgroup", "memory.max")
+        try:
+            with open("%s%s/%s" % (base, path, name)) as handle:
+                text = handle.read().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 1 << 60:
+            found.append(int(text))
+    return min(found) if found else None
+
+
+def of_session():
+    """(pid, bytes of private memory) of the other processes of this session: what the commands started."""
+    own, session, page = os.getpid(), os.getsid(0), os.sysconf("SC_PAGE_SIZE")
+    out = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            if os.getsid(int(name)) == session:
+                with open("/proc/%s/statm" % name) as handle:
+                    words = handle.read().split()
+                out.append((int(name), max(0, int(words[1]) - int(words[2])) * page))
+        except OSError:
+            continue  # it ended meanwhile
+    return out
+
+
+class Bound(object):
+    """Holds a command to `most` bytes: by this job's control group where it has such a bound, else by looking at what
+    its processes take together, with a limit for each of them between two looks."""
+
+    def __init__(self, most):
+        found = group_bound() if most else None
+        self.most = most
+        self.by_kernel = bool(found and found <= most * 1.01)
+        self.over = False
+        self.done = threading.Event()
+
+    def __str__(self):
+        if not self.most:
+            return "no bound"
+        return "%.1f GiB at most, held by %s" % (self.most / float(1 << 30), "the control group of this job"
+                                                 if self.by_kernel else "looking, no control group does it here")
+
+    def words(self):
+        """Before the command: the first to go when the host is short; a limit where no control group has one."""
+        mark = "echo 800 2>/dev/null >/proc/self/oom_score_adj; "
+        limit = "" if self.by_kernel or not self.most else "ulimit -d %d; " % (self.most >> 10)
+        return ["/bin/bash", "-c", mark + limit + 'exec "$@"', "bash"]
+
+    def watch(self):
+        while self.most and not self.by_kernel and not self.done.wait(LOOK):
+            taken = of_session()
+            if sum(size for _, size in taken) <= self.most:
+                continue
+            self.over = True
+            for pid, _ in taken:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass  # it ended meanwhile
+
+
 class Work(object):
     def __init__(self, folder):
         self.folder = folder
@@ -90,6 +168,7 @@ class Work(object):
         self.out = self.spec.get("out") or os.path.join(folder, "out")
         self.work = os.path.join(folder, "work")
         self.began = time.time()
+        self.bound = Bound(0)
 
     def places(self):
         return {"out": self.out, "work": self.work, "source": os.path.join(self.folder, "source"),
@@ -136,10 +215,15 @@ class Work(object):
     def commands(self):
         for name, text in self.spec.get("commands") or []:
             while True:
+                self.bound = Bound(int(self.spec.get("memory") or 0))
                 rc, tail = self.command(name, self.filled(text))
                 if rc == 0:
                     break
-                short = rc in (137, -9) or any(word in line for line in tail for word in MEMORY)
+                if self.bound.over:
+                    tail.append("the build took more than the %.1f GiB that it may take here, and was stopped" % (
+                        self.bound.most / float(1 << 30)))
+                    say(tail[-1])
+                short = self.bound.over or rc in (137, -9) or any(word in line for line in tail for word in MEMORY)
                 if short and self.jobs > 1:
                     self.jobs = max(1, self.jobs // 2)
                     say("== %s: memory was exhausted; once more with %d at a time" % (name, self.jobs))
@@ -151,7 +235,15 @@ class Work(object):
     def command(self, name, text):
         """Run one command; its status and the last lines."""
         say("== %s (%d at a time)" % (name, self.jobs))
-        return self.follow(["/bin/bash", "-e", "-o", "pipefail", "-c", text], self.places()["source"], None)
+        say("memory: %s" % self.bound)
+        watch = threading.Thread(target=self.bound.watch)
+        watch.start()
+        try:
+            return self.follow(self.bound.words() + ["/bin/bash", "-e", "-o", "pipefail", "-c", text],
+                               self.places()["source"], None)
+        finally:
+            self.bound.done.set()
+            watch.join()
 
     def follow(self, argv, cwd, seconds):
         process = subprocess.Popen(argv, cwd=cwd, env=self.environment(), stdin=subprocess.DEVNULL,
@@ -236,8 +328,8 @@ class Work(object):
         self.commands()
         self.yields()
         marker = {"name": self.spec["name"], "digest": self.spec["digest"], "facts": self.spec.get("facts"),
-                  "jobs": self.jobs, "files": manifest(self.out), "seconds": time.time() - self.began,
-                  "built_at": time.time(), "built_on": os.uname()[1]}
+                  "jobs": self.jobs, "held": str(self.bound), "files": manifest(self.out),
+                  "seconds": time.time() - self.began, "built_at": time.time(), "built_on": os.uname()[1]}
         write(os.path.join(self.folder, COMPILED), marker)
         return marker
 

@@ -3,6 +3,7 @@
 A job is a command under a small supervisor (a transient systemd unit where systemd runs and we are root, a session of
 its own otherwise) with its state under `bringup_root/jobs/ID`: job.json (command, run, boot id, pids and start times),
 output, status.json (how it ended). The supervisor holds the jobs' lock, so that nobody changes the host meanwhile.
+With `memory` (bytes) a unit is held to so much; without systemd the command has to see to that itself.
 """
 
 import errno
@@ -26,6 +27,7 @@ ARGUMENTS = {
     "chdir": {"type": "path"},
     "environment": {"type": "dict"},
     "again": {"type": "bool", "default": False},
+    "memory": {"type": "int"},
     "offset": {"type": "int", "default": 0},
     "limit": {"type": "int", "default": 262144},
     "wait": {"type": "float", "default": 0},
@@ -265,10 +267,15 @@ def _launch(task, job):
              os.path.join(task.root, "state", "lock.jobs"), task.run_id or "-"]
     if os.geteuid() == 0 and os.path.isdir("/run/systemd/system"):
         unit = "bringup-job-%s" % job.name
-        done = task.command(["systemd-run", "--quiet", "--collect", "--unit", unit, "--property=KillMode=mixed",
-                             "--property=TimeoutStopSec=15"] + words, timeout=20)
-        if done.rc == 0:
-            return "systemd"
+        most = task.args.get("memory")
+        # one that is killed for memory must not take the rest of the job along: it says so and goes on with less
+        held = ["--property=MemoryMax=%d" % most, "--property=MemorySwapMax=0", "--property=OOMPolicy=continue",
+                "--property=OOMScoreAdjust=800"] if most else []
+        for more in [held, []] if held else [[]]:  # an old systemd does not know all of them
+            done = task.command(["systemd-run", "--quiet", "--collect", "--unit", unit, "--property=KillMode=mixed",
+                                 "--property=TimeoutStopSec=15"] + more + words, timeout=20)
+            if done.rc == 0:
+                return "systemd"
     log = os.open(job.path("supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
     try:
         # a shell between: it leaves at once, so that the supervisor is nobody's child here

@@ -87,7 +87,8 @@ def found(root, digest):
             return dict(out, reason="%s is not as it was built" % name)
         size += length
     return dict(out, sound=True, reason=None, proof=marker.get("proof"), facts=marker.get("facts"), size=size,
-                seconds=marker.get("seconds"), jobs=marker.get("jobs"), built_on=marker.get("built_on"))
+                seconds=marker.get("seconds"), jobs=marker.get("jobs"), held=marker.get("held"),
+                built_on=marker.get("built_on"))
 
 
 def _seen(task, digest):
@@ -143,7 +144,7 @@ def _start(task, build):
         spec = dict(build["spec"], mode="build", digest=digest, target=folder(task.root, digest))
         lay(task, place, spec, build.get("files"), build["runner"])
         shutil.copyfile(task.blob(build["source"]), os.path.join(place, "source.tar"))
-    started = _job(task, "start", digest, argv=argv, chdir=place, again=True)
+    started = _job(task, "start", digest, argv=argv, chdir=place, again=True, memory=build["spec"].get("memory"))
     return dict(started, changed=bool(started.get("changed")), folder=place)
 
 

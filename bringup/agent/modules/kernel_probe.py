@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 
-from bringup.agent.modules import python_env_probe
+from bringup.agent.modules import _memory, python_env_probe
 from bringup.agent.processes import proc
 
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -59,8 +59,9 @@ def run(task):
     toolkits = cuda_toolkits(path)
     return {
         "changed": False, "machine": platform.machine(), "glibc": python_env_probe.glibc(), "cpu": cpu(),
-        "memory": memory(), "free": _free(task.root), "compilers": compilers(path), "programs": _programs(path),
-        "cuda": toolkits, "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
+        "memory": _memory.available(), "free": _free(task.root), "compilers": compilers(path),
+        "programs": _programs(path), "cuda": toolkits,
+        "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
         "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
         "missing": missing(args, path), "serving": serving(task.root), "package_manager": _manager(path),
         "agent_python": own_python(),
@@ -120,18 +121,6 @@ def cpu():
     model = re.search(r"(?m)^model name\s*:\s*(.*)$", text)
     return {"model": model.group(1).strip() if model else platform.machine(),
             "flags": sorted(set(flags.group(1).split())) if flags else [], "cores": len(os.sched_getaffinity(0))}
-
-
-def memory():
-    """Bytes that can be had now: the kernel's MemAvailable, or less where a control group says so."""
-    found = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"))
-    out = int(found.group(1)) * 1024 if found else 0
-    for limit, used in (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-                        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")):
-        most, now = _read(limit).strip(), _read(used).strip()
-        if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
-            out = min(out, max(0, int(most) - int(now)))
-    return out
 
 
 def _free(root):

@@ -9,14 +9,15 @@ from bringup.base.errors import InputError
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
 from bringup.environments.kernels.choosing import Asked
-from bringup.environments.kernels.recipe import Recipe
+from bringup.environments.kernels.recipe import Recipe, bytes_of
 
-_KEYS = ("name", "revision", "options", "cpu", "jobs")
+_KEYS = ("name", "revision", "options", "cpu", "jobs", "memory")
 
 
 def asked_kernels(variables: Mapping[str, Any], named: Sequence[str] = ()) -> list[Asked]:
     """The kernels of a host. In a deployment `kernels` is a list of names, `name@revision`, or mappings {name,
-    revision, options, cpu, jobs}; names given apart take what the deployment says of them. Raises InputError."""
+    revision, options, cpu, jobs, memory}; names given apart take what the deployment says of
+    them. Raises InputError."""
     deployment = variables.get("deployment")
     rows = deployment.get("kernels") if isinstance(deployment, Mapping) else None
     where = value_origin(deployment, "kernels")
@@ -32,7 +33,7 @@ def asked_kernels(variables: Mapping[str, Any], named: Sequence[str] = ()) -> li
     for name in named:
         base, _, revision = str(name).partition("@")
         same = next((item for item in listed if item.name == base), Asked(base))
-        out.append(Asked(base, revision or same.revision, same.options, same.cpu, same.jobs))
+        out.append(Asked(base, revision or same.revision, same.options, same.cpu, same.jobs, same.memory))
     return out
 
 
@@ -54,9 +55,14 @@ def _row(row: Any, where: Any) -> Asked:
     if jobs is not None and (not str(jobs).isdigit() or int(str(jobs)) < 1):
         raise InputError("`jobs` of a kernel takes a number from 1 on", where=value_origin(row, "jobs") or where,
                          found=str(jobs))
+    memory = bytes_of(row["memory"]) if row.get("memory") is not None else None
+    if row.get("memory") is not None and not memory:
+        raise InputError("`memory` of a kernel takes a size", where=value_origin(row, "memory") or where,
+                         expected="such as 32 GiB", found=str(row["memory"]))
     return Asked(str(row["name"]), str(row["revision"]) if row.get("revision") else None,
                  {str(name): _plain(value) for name, value in options.items()},
-                 str(row["cpu"]) if row.get("cpu") else None, int(str(jobs)) if jobs is not None else None)
+                 str(row["cpu"]) if row.get("cpu") else None, int(str(jobs)) if jobs is not None else None,
+                 memory)
 
 
 def _plain(value: Any) -> str:

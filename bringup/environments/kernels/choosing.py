@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bringup.agent.modules._memory import share
 from bringup.base.errors import StepError
 from bringup.base.text import size
 from bringup.environments.kernels.recipe import Recipe, Variant
 
 FORMAT = 1
 """Raised when the way of building changes so that what was built before is another build."""
-RESERVE = 2 << 30
-"""Bytes of memory that a build leaves to the host."""
 SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 GCC_MAX: tuple[tuple[str, int], ...] = (
     ("11.0", 9), ("11.1", 10), ("11.4", 11), ("12.1", 12), ("12.4", 13), ("12.8", 14), ("13.0", 15))
@@ -29,20 +28,23 @@ ASSEMBLERS: tuple[tuple[int, str], ...] = ((15, "2.44"), (14, "2.42"), (13, "2.4
 
 @dataclass(frozen=True)
 class Asked:
-    """What a site asks of a recipe: revision, options, `cpu` variant and `jobs`, None for worked out."""
+    """What a site asks of a recipe: revision, options, `cpu` variant, `jobs` and `memory` (bytes that the build may
+    take), None for worked out."""
 
     name: str
     revision: str | None = None
     options: Mapping[str, str] | None = None
     cpu: str | None = None
     jobs: int | None = None
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
 class Toolchain:
     """What is taken on a host and the `notes` a person reads: each choice with its reason.
 
-    `facts` is what of it decides the content; `path` the folders of PATH; `programs` what gcc and g++ mean there.
+    `facts` is what of it decides the content; `path` the folders of PATH; `programs` what gcc and g++ mean there;
+    `memory` bytes that the build is held to.
     """
 
     facts: Mapping[str, Any]
@@ -52,6 +54,7 @@ class Toolchain:
     jobs: int
     notes: tuple[str, ...]
     proof_python: str
+    memory: int = 0
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -99,13 +102,18 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
         environment.update(variant.environment)
     environment.update(_options(recipe, asked))
     facts["options"] = sorted((asked.options or {}).items())
-    jobs = asked.jobs or jobs_for(recipe, kit, notes)
+    memory = asked.memory or share(int(kit["memory"]), bool(kit.get("serving")))
+    jobs = asked.jobs or jobs_for(recipe, kit, memory, notes)
+    notes.append(f"memory: {size(memory)} at most" + (
+        ", as asked" if asked.memory else f" of {size(kit['memory'])} that are free"
+        + (", because this host serves" if kit.get("serving") else "")))
     environment = {name: value.replace("{cuda}", toolkit["home"] if toolkit else "") for name, value in
                    environment.items()}
     environment.setdefault("MAX_JOBS", "{jobs}")
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "{jobs}")
     proof = python["path"] if recipe.proof.python == "environment" and python else str(kit["agent_python"])
-    return Toolchain(facts, environment, programs, (*path, *SYSTEM, "/usr/local/nvidia/bin"), jobs, tuple(notes), proof)
+    return Toolchain(facts, environment, programs, (*path, *SYSTEM, "/usr/local/nvidia/bin"), jobs, tuple(notes), proof,
+                     memory)
 
 
 def build_digest(recipe: Recipe, source: str, toolchain: Toolchain) -> str:
@@ -118,16 +126,16 @@ def build_digest(recipe: Recipe, source: str, toolchain: Toolchain) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def jobs_for(recipe: Recipe, kit: Mapping[str, Any], notes: list[str] | None = None) -> int:
-    """How many compilers at a time: cores, bounded by the memory that is free now."""
+def jobs_for(recipe: Recipe, kit: Mapping[str, Any], memory: int, notes: list[str]) -> int:
+    """How many compilers at a time: cores, bounded by the memory (bytes) that the build may take."""
     cores = int(kit["cpu"]["cores"])
-    room = max(0, int(kit["memory"]) - RESERVE)
-    fitting = max(1, room // recipe.memory_per_job)
-    jobs = min(cores, fitting)
-    if notes is not None:
-        why = f"{cores} cores" if jobs == cores else (
-            f"{size(kit['memory'])} of memory are free, {size(recipe.memory_per_job)} for each ({cores} cores)")
-        notes.append(f"{jobs} at a time: {why}")
+    jobs = min(cores, max(1, memory // recipe.memory_per_job))
+    why = f"{cores} cores" if jobs == cores else (
+        f"{size(kit['memory'])} of memory are free, {size(recipe.memory_per_job)} for each ({cores} cores)")
+    notes.append(f"{jobs} at a time: {why}")
+    if memory < recipe.memory_per_job:
+        notes.append(f"one compiler of {recipe.name} may take {size(recipe.memory_per_job)}, and only {size(memory)} "
+                     "are to be had: it may be stopped")
     return jobs
 
 

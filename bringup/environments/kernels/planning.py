@@ -38,7 +38,7 @@ class Need:
         return {
             "name": recipe.name, "commands": [["patch", PATCH], *map(list, recipe.commands)] if recipe.patches else
             [list(item) for item in recipe.commands], "environment": dict(chain.environment), "path": list(chain.path),
-            "programs": dict(chain.programs), "jobs": chain.jobs, "yields": list(recipe.yields),
+            "programs": dict(chain.programs), "jobs": chain.jobs, "memory": chain.memory, "yields": list(recipe.yields),
             "links": [list(item) for item in recipe.links], "facts": dict(chain.facts),
             "proof": {"argv": [chain.proof_python, "{files}/" + recipe.proof.script],
                       "seconds": recipe.proof.seconds},

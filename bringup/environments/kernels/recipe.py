@@ -113,6 +113,12 @@ class Recipe:
         return next((item for item in self.cpu if item.name == name), None)
 
 
+def bytes_of(text: object) -> int | None:
+    """Bytes of `2 GiB` or `500 MiB`; None for anything else."""
+    match = _SIZE.match(str(text).strip())
+    return int(float(match[1]) * (1 << 30 if match[2] == "GiB" else 1 << 20)) if match else None
+
+
 def names(kernels: Path) -> list[str]:
     """The recipes of a folder, by name."""
     return sorted(path.parent.name for path in kernels.glob("*/kernel.yml"))
@@ -211,10 +217,10 @@ class _Reader:
         text = self.data.get("memory_per_job")
         if text is None:
             return 2 << 30
-        match = _SIZE.match(str(text))
-        if not match:
+        found = bytes_of(text)
+        if found is None:
             raise self.fail("`memory_per_job` takes a size", self.data, "memory_per_job", "such as 2 GiB or 500 MiB")
-        return int(float(match[1]) * (1 << 30 if match[2] == "GiB" else 1 << 20))
+        return found
 
     def sources(self) -> dict[str, Source]:
         data = self.sub("source")

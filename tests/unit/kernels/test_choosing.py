@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from kits import SYSTEM, WRAPPER, compiler, kit, toolkit
 
-from bringup.base.errors import StepError
-from bringup.environments.kernels.choosing import Asked, build_digest, choose, common_variant, jobs_for
+from bringup.base.errors import InputError, StepError
+from bringup.environments.kernels.asking import asked_kernels
+from bringup.environments.kernels.choosing import Asked, Toolchain, build_digest, choose, common_variant
 from bringup.environments.kernels.recipe import Recipe, load_recipe
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
@@ -120,12 +121,28 @@ def test_nccl_must_be_there() -> None:
 
 
 def test_memory_bounds_how_many_compile_at_a_time() -> None:
-    notes: list[str] = []
-    # 192 cores, 64 GB free, 4 GiB each
-    assert jobs_for(recipe(), kit(cpu={**kit()["cpu"], "cores": 192}, memory=64 << 30), notes) == 15
-    assert "68.7 GB of memory are free, 4.3 GB for each (192 cores)" in notes[0]
-    assert jobs_for(recipe(), kit(memory=1 << 30)) == 1
-    assert jobs_for(recipe(), kit()) == 16
+    def chosen(memory_asked: int | None = None, **more: Any) -> Toolchain:
+        return choose(recipe(), Asked("deep_gemm", memory=memory_asked), kit(**more))
+
+    many = {"cpu": {**kit()["cpu"], "cores": 192}, "memory": 64 << 30}
+    chain = chosen(**many)  # 192 cores, 64 GiB free, 4 GiB each
+    assert chain.jobs == 15 and chain.memory == 62 << 30
+    assert any("15 at a time: 68.7 GB of memory are free, 4.3 GB for each (192 cores)" in note for note in chain.notes)
+    assert any("memory: 66.6 GB at most of 68.7 GB that are free" in note for note in chain.notes)
+    serving = chosen(**many, serving=[4711])
+    assert serving.jobs == 12 and serving.memory == 48 << 30 and any("this host serves" in n for n in serving.notes)
+    asked = chosen(9 << 30, **many)
+    assert asked.jobs == 2 and asked.memory == 9 << 30
+    assert chosen().jobs == 16
+    short = chosen(memory=1 << 30)
+    assert short.jobs == 1 and short.memory == 512 << 20 and any("it may be stopped" in note for note in short.notes)
+
+
+@pytest.mark.parametrize("text", ["lots", "4", "4 GB", "0 GiB"])
+def test_memory_of_a_kernel_is_a_size(text: str) -> None:
+    with pytest.raises(InputError, match="takes a size"):
+        asked_kernels({"deployment": {"kernels": [{"name": "deep_gemm", "memory": text}]}})
+    assert asked_kernels({"deployment": {"kernels": [{"name": "deep_gemm", "memory": "2 GiB"}]}})[0].memory == 2 << 30
 
 
 def test_the_variant_is_the_best_that_the_cpu_can_run() -> None:

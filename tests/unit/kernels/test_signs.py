@@ -41,6 +41,8 @@ PRINTED = [
 FROM_THE_FIELD = [
     ("c++: fatal error: Killed signal terminated program cc1plus", "memory", "the kernel killed cc1plus"),
     ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "memory", "cicc"),
+    ("the build took more than the 0.4 GiB that it may take here, and was stopped", "memory", "than the 0.4 GiB"),
+    ("MemoryError", "memory", "MemoryError"),
     ("cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes", "memory", "out of memory"),
     ("/tmp/cc.s: write error: No space left on device", "disk", "disk is full"),
     ("g++: error: unrecognized command-line option '-std=c++20'; did you mean '-std=c++2a'?", "compiler-too-old",
