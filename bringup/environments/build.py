@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bringup.agent.modules._cuda import NAMED
 from bringup.base.errors import BringupError, ExitStatus, InputError
 from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Result, Status
@@ -30,7 +31,8 @@ _BUILD_SECONDS = 7200.0
 class FoundEnvironment:
     """An environment on a host: `path` is its folder there, `digest` its whole name, `packages` name -> version.
 
-    `sound` is False when it is missing or cannot be used as it is; `reason` then says why in a few words.
+    `sound` is False when it is missing or cannot be used as it is; `reason` then says why in a few words. `cuda_home`
+    is the CUDA toolkit that fits it, None where the host has none or it needs none.
     """
 
     host: str
@@ -41,6 +43,7 @@ class FoundEnvironment:
     sound: bool
     reason: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
+    cuda_home: str | None = None
 
 
 def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
@@ -177,7 +180,7 @@ def find_environments(fleet: Fleet, names: Sequence[str] = ()) -> dict[str, dict
             item.name: FoundEnvironment(
                 host, item.name, item.digest, str(told[item.name]["path"]), item.python,
                 bool(told[item.name].get("sound")), told[item.name].get("reason"),
-                dict(told[item.name].get("packages") or {}))
+                dict(told[item.name].get("packages") or {}), item.item.get("cuda_home"))
             for item in plans[host] if item.name in told
         }
     return out
@@ -222,9 +225,12 @@ class _Work:
         for host in self.fleet.hosts:
             variables = self.fleet.variables(host)
             pythons = all_pythons([self.prepared[name] for name in self.of_host[host]])
-            args = {"action": "probe", "pythons": pythons}
+            args: dict[str, Any] = {"action": "probe", "pythons": pythons}
             if variables.get("bringup_environment_python"):
                 args["python"] = str(variables["bringup_environment_python"])
+            if any(platform.family == "cuda" for name in self.of_host[host]
+                   for platform in self.prepared[name].environment.platforms):
+                args.update(cuda=True, cuda_home=str(variables.get(NAMED) or "") or None)
             if variables.get("bringup_uv"):
                 args["uv"] = str(variables["bringup_uv"])
             calls[host] = Call("python_env", args, become=become_of(variables), timeout=120.0, changes=False)

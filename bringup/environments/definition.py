@@ -15,9 +15,10 @@ from bringup.base.errors import InputError
 from bringup.base.origin import Origin
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, load_file, value_origin
+from bringup.environments.sizes import bytes_of
 
 _KEYS = ("purpose", "python", "platforms", "exclude_newer", "index", "extra_indexes", "requirements", "overrides",
-         "floors", "sources", "build", "last", "overlay", "verify")
+         "floors", "sources", "build", "memory_per_job", "last", "overlay", "verify")
 _PROOFS = ("config", "imports", "not_imported", "shared", "commands")
 _MACHINES = ("x86_64", "aarch64")
 _DEVICE = re.compile(r"^(cpu|cuda\d+(\.\d+)?|rocm\d+(\.\d+)*|cann\d+(\.\d+)*)$")
@@ -84,9 +85,10 @@ class Environment:
 
     `overlay` is a folder whose files are laid into the environment: `site-packages/...` into its site-packages,
     others (`bin/vllm`) under its own folder; a first line `#!python` becomes its interpreter. `build` are variables
-    for packages that are built from `sources`. Every compiled package is imported to prove it but `not_imported` ones:
-    import package -> why. `last` are distributions that lay other bytes over files of their siblings and must win:
-    they are installed once more, behind all others; name -> why. `shared` are files that two distributions may own,
+    for packages that are built from `sources`, `memory_per_job` bytes that one compiler of them may take. Every
+    compiled package is imported to prove it but `not_imported` ones: import package -> why. `last` are distributions
+    that lay other bytes over files of their siblings and must win: they are installed once more, behind all others;
+    name -> why. `shared` are files that two distributions may own,
     whichever's bytes lie there: path or pattern in site-packages -> why.
     """
 
@@ -103,6 +105,7 @@ class Environment:
     floors: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     build: Mapping[str, str] = field(default_factory=dict)
+    memory_per_job: int = 2 << 30
     overlay: Path | None = None
     config: ConfigProof | None = None
     imports: tuple[str, ...] = ()
@@ -143,7 +146,7 @@ def load_environment(envs: Path, name: str, *, where: Origin | str | None = None
         index=reader.text("index"), extra_indexes=tuple(reader.texts("extra_indexes")),
         requirements=tuple(file.parent / item for item in reader.texts("requirements") or ["requirements.in"]),
         overrides=reader.overrides(), floors=reader.floors(), sources=tuple(reader.texts("sources")),
-        build=reader.build(),
+        build=reader.build(), memory_per_job=reader.memory_per_job(),
         overlay=reader.overlay(), config=reader.config(), imports=reader.imports(), commands=reader.commands(),
         not_imported=reader.reasons("not_imported", "PACKAGE", "leaves imports out"),
         shared=reader.reasons("shared", "FILE", "shares files"),
@@ -253,6 +256,15 @@ class _Reader:
                 raise self.wrong("build", "holds a variable that decides more than a build", "variables of packages",
                                  name)
         return {str(name): str(item) for name, item in value.items()}
+
+    def memory_per_job(self) -> int:
+        value = self.data.get("memory_per_job")
+        if value is None:
+            return 2 << 30
+        found = bytes_of(value)
+        if not found:
+            raise self.wrong("memory_per_job", "takes a size", "such as 2 GiB or 500 MiB", value)
+        return found
 
     def overlay(self) -> Path | None:
         text = self.text("overlay")

@@ -18,10 +18,11 @@ FORMAT = 1
 
 
 def environment_digest(environment: Environment, platform: Platform, lock: Lock, interpreter: Mapping[str, Any],
-                       overlay: bytes | None) -> str:
+                       overlay: bytes | None, toolkit: str | None = None) -> str:
     """SHA-256 (hex) of what decides the content of an environment.
 
-    `interpreter` has implementation, version (`3.11.2`) and abi, as the host's probe tells them.
+    `interpreter` has implementation, version (`3.11.2`) and abi, as the host's probe tells them; `toolkit` is the
+    version of the CUDA that `sources` are built with, None where nothing is.
     """
     content = {
         "format": FORMAT,
@@ -34,6 +35,8 @@ def environment_digest(environment: Environment, platform: Platform, lock: Lock,
     }
     if environment.build:
         content["build"] = dict(environment.build)
+    if toolkit:
+        content["toolkit"] = toolkit
     if environment.last:
         content["last"] = sorted(environment.last)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -12,11 +12,13 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bringup.agent.modules._cuda import NAMED
 from bringup.base.errors import InputError, StepError
 from bringup.environments.definition import Environment, Platform
 from bringup.environments.digest import environment_digest, overlay_tar
 from bringup.environments.locks import Lock, lock_cuda, read_lock
 from bringup.environments.supplies import CarriedPython, Supplies
+from bringup.environments.toolkits import demand, fitting
 from bringup.run.actions import Blob
 
 FAMILIES: Mapping[str, str] = {"h20": "cuda", "h100": "cuda", "h200": "cuda", "b200": "cuda", "gb200": "cuda",
@@ -32,7 +34,7 @@ DRIVERS: Mapping[str, int] = {"11": 450, "12": 525, "13": 580}
 @dataclass(frozen=True)
 class HostFacts:
     """What a host's probe said: machine, glibc (None where it is another libc), interpreters, uv and its version,
-    the loaded NVIDIA driver (None where none is loaded)."""
+    the loaded NVIDIA driver (None where none is loaded), the CUDA toolkits."""
 
     machine: str
     glibc: str | None
@@ -41,11 +43,13 @@ class HostFacts:
     uv_version: str | None
     free: int | None
     driver: str | None = None
+    cuda: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> HostFacts:
         return cls(str(data["machine"]), data.get("glibc"), tuple(data.get("interpreters") or ()), data.get("uv"),
-                   data.get("uv_version"), data.get("free"), data.get("driver"))
+                   data.get("uv_version"), data.get("free"), data.get("driver"),
+                   tuple(data.get("cuda") or ()))
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None, supplie
     platform = _platform(prepared, facts, hardware)
     lock = prepared.locks[platform.name]
     interpreter = _interpreter(environment, lock, facts, supplies)
-    digest = environment_digest(environment, platform, lock, interpreter, prepared.overlay)
+    toolkit = _toolkit(environment, platform, lock, facts)
+    digest = environment_digest(environment, platform, lock, interpreter, prepared.overlay,
+                                str(toolkit["version"]) if toolkit and environment.sources else None)
     blobs = [_blob(lock.text.encode())]
     overlay = None
     if prepared.overlay is not None:
@@ -103,7 +109,8 @@ def plan_for(prepared: Prepared, facts: HostFacts, hardware: str | None, supplie
         "lock": blobs[0].digest, "packages": lock.of_python(interpreter["version"]),
         "overrides": [canonicalize_name(Requirement(one.requirement).name) for one in environment.overrides],
         "overlay": overlay, "overlay_names": list(prepared.overlay_names), "sources": list(environment.sources),
-        "build": dict(environment.build), "last": sorted(environment.last),
+        "build": dict(environment.build), "cuda_home": toolkit["home"] if toolkit else None,
+        "memory_per_job": environment.memory_per_job, "last": sorted(environment.last),
         "verify": _verify(environment),
     }
     return Planned(environment.name, digest, platform, interpreter["version"], item, tuple(blobs))
@@ -138,6 +145,18 @@ def _platform(prepared: Prepared, facts: HostFacts, hardware: str | None) -> Pla
     raise StepError(f"the environment {prepared.environment.name} is not locked for {fitting[0].name}",
                     expected=f"envs/{prepared.environment.name}/locks/{fitting[0].name}.txt",
                     next=f"invoke env.lock --env {prepared.environment.name}")
+
+
+def _toolkit(environment: Environment, platform: Platform, lock: Lock, facts: HostFacts) -> Mapping[str, Any] | None:
+    """The CUDA toolkit of an environment, that of the CUDA in its lock. None where none fits and nothing is compiled
+    by it here; raises StepError where packages are built from source, or the inventory names one that does not fit."""
+    cuda = lock_cuda(lock)
+    if platform.family != "cuda" or cuda is None:
+        return None
+    if not environment.sources and not any(NAMED in item["why"] for item in facts.cuda):
+        return fitting(facts.cuda, cuda)
+    return demand(f"the environment {environment.name}", facts.cuda, ".".join(cuda.split(".")[:2]),
+                  f"as its lock {platform.name} is made for ({cuda})")
 
 
 def _too_new(lock: Lock, driver: str | None) -> str | None:

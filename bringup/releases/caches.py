@@ -49,14 +49,14 @@ class Way:
 def cache_folders(launches: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
     """host -> the folder of its caches, from launch documents (replica -> host -> document). Pure.
 
-    None for containers, and where the site gave its engines another place.
+    None where the site gave its engines another place, and for containers that run as the image's own user.
     """
     out: dict[str, str] = {}
     for documents in launches.values():
         for host, document in documents.items():
             base = f"{document.get('values', {}).get('root')}/cache/compiled/"
             found = str(document.get("env", {}).get("TRITON_CACHE_DIR") or "")
-            if not document.get("container") and found.startswith(base) and found.count("/") == base.count("/") + 1:
+            if found.startswith(base) and found.count("/") == base.count("/") + 1:
                 out[host] = found.rpartition("/")[0]
     return out
 

@@ -22,7 +22,7 @@ from bringup.releases.planned import Planned, plan_now
 from bringup.releases.vendor_env import with_vendor_environment
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
-from bringup.serving.plan_digest import cache_variables
+from bringup.serving.plan_digest import cache_folder
 
 NOT_YET = "not there yet"
 
@@ -52,8 +52,8 @@ def compare_plan(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
     found = compare(release, values, stores)
     _tell(fleet, found, [host for host, place in places.items() if place.digest == NOT_YET])
     tell_caches(fleet, {
-        host: cache_variables(values[host], planned.plan.hardware)["TRITON_CACHE_DIR"].rpartition("/")[0]
-        for host, place in places.items() if place.digest != NOT_YET and not planned.plan.image})
+        host: cache_folder(values[host], planned.plan.hardware) for host, place in places.items()
+        if place.digest != NOT_YET and (planned.plan.container or {}).get("user") != "image"})
     data = {"in_use": found.now, "same": found.same, "differences": list(found.lines)}
     return {host: Result(host, "compare_plan", Status.OK, data={
         **data, "values": [text for name, text in found.values if name == host]}) for host in planned.hosts}
@@ -74,7 +74,7 @@ def compare(release: Release, values: Mapping[str, Mapping[str, str]], stores: M
         if before is None:
             changed.append((host, f"{now.label} was never prepared here"))
             continue
-        for name in sorted({*before, *fresh} - {"environment", "env", "image", "client"}):
+        for name in sorted({*before, *fresh} - {"environment", "env", "image", "image_digest", "client"}):
             if before.get(name) != fresh.get(name):
                 changed.append((host, f"{name} {before.get(name, 'none')} -> {fresh.get(name, 'none')}"))
     return Difference(now.label, now.digest == release.digest and not changed, lines, tuple(changed))
@@ -96,7 +96,8 @@ def _places(fleet: Fleet, planned: Planned) -> dict[str, Place]:
     out = {}
     for host in planned.hosts:
         item = found.get(host, {}).get(plan.environment)
-        out[host] = Place(item.path, item.digest, item.packages) if item else Place(f"/{NOT_YET}", NOT_YET)
+        out[host] = Place(item.path, item.digest, item.packages, cuda_home=item.cuda_home) if item else \
+            Place(f"/{NOT_YET}", NOT_YET)
     return out
 
 

@@ -92,9 +92,12 @@ def shapes_of(fleet: Fleet, planned: Planned, places: Mapping[str, Place]
             values.setdefault(host, {}).update(found)  # a host may hold several parts of a replica
     for host, place in places.items():
         if place.image:
-            values[host].update(image=place.image, client=str((planned.plan.container or {}).get("client") or ""))
+            values[host].update(image=place.image, client=str((planned.plan.container or {}).get("client") or ""),
+                                image_digest=place.digest)
         else:
             values[host]["environment"] = place.digest
+            if place.cuda_home:
+                values[host]["cuda_home"] = place.cuda_home
     return shapes, values
 
 

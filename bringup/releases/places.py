@@ -13,7 +13,8 @@ from bringup.run.actions import Fleet
 
 @dataclass(frozen=True)
 class Place:
-    """An environment on one host: its folder, its whole digest, name -> version of what is installed there.
+    """An environment on one host: its folder, its whole digest, name -> version of what is installed there, and the
+    CUDA toolkit that fits it (None where the host has none).
 
     For containers the digest is the image's, `image` the name that this host runs it by, and `path` is empty.
     """
@@ -22,6 +23,7 @@ class Place:
     digest: str
     packages: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
+    cuda_home: str | None = None
 
 
 def places_of(fleet: Fleet, name: str, hosts: Sequence[str]) -> dict[str, Place]:
@@ -37,7 +39,8 @@ def places_of(fleet: Fleet, name: str, hosts: Sequence[str]) -> dict[str, Place]
         raise StepError(f"the environment {name} is not ready", host=fold_hosts(missing),
                         found=first.reason if first is not None else "the host told nothing of it",
                         next=f"invoke env.build --env {name}")
-    return {host: Place(item.path, item.digest, item.packages) for host, item in mine.items() if item is not None}
+    return {host: Place(item.path, item.digest, item.packages, cuda_home=item.cuda_home)
+            for host, item in mine.items() if item is not None}
 
 
 def check_version(places: Mapping[str, Place], package: str, version: str) -> None:

@@ -146,8 +146,8 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
     for process, shape in zip(replica.processes, shapes, strict=True):
         host = process.host
         argv, env = fill(shape, values[host], host)
-        if values[host].get("environment") and not common.get("container"):
-            env = {**cache_variables(values[host], str(common.get("hardware") or "")), **env}
+        own = host_variables(values[host], str(common.get("hardware") or ""), common.get("container"))
+        env = {**own, **env}
         model = str(common.get("model_path") or "")
         for name in ("root", "env"):
             model = model.replace(f"@{{{name}}}", values[host][name])
@@ -161,15 +161,37 @@ def launches(replica: ReplicaPlan, shapes: Iterable[ProcessTemplate], values: Ma
         if replica.group:
             out[host].update(group=replica.group, world_size=replica.world_size)
         if common.get("container"):
-            out[host]["container"] = _container(common["container"], shape, values[host])
+            folder = cache_folder(values[host], str(common.get("hardware") or "")) if own else ""
+            out[host]["container"] = {**_container(common["container"], shape, values[host]), "caches": folder}
     return out
 
 
+def host_variables(values: Mapping[str, str], hardware: str, container: Mapping[str, Any] | None) -> dict[str, str]:
+    """Variables of a host's processes beside those of the release: where engines keep what they compile, and the CUDA
+    toolkit that fits the environment. Not part of a release's name: a place decides nothing.
+
+    None for a container that runs as the image's own user: what that one may write to is not known.
+    """
+    if container and container.get("user") == "image":
+        return {}
+    out = cache_variables(values, hardware) if cache_folder(values, hardware) else {}
+    if values.get("cuda_home") and not container:
+        out["CUDA_HOME"] = values["cuda_home"]
+    return out
+
+
+def cache_folder(values: Mapping[str, str], hardware: str) -> str:
+    """The folder of what engines of one environment or image compile on one kind of device: no two of them share one,
+    and what one start compiled the next one finds. Empty where neither is known."""
+    name = values.get("environment", "")[:20]
+    if values.get("image_digest"):
+        name = "image-" + values["image_digest"].rpartition(":")[2][:20]
+    return f"{values['root']}/cache/compiled/{name}{f'-{hardware}' if hardware else ''}" if name else ""
+
+
 def cache_variables(values: Mapping[str, str], hardware: str) -> dict[str, str]:
-    """Where engines of one environment keep what they compile on one kind of device: no two of them share a folder,
-    and what one start compiled the next one finds. Not part of a release's name: a place decides nothing."""
-    kind = values["environment"][:20] + (f"-{hardware}" if hardware else "")
-    return {name: f"{values['root']}/cache/compiled/{kind}/{folder}" for name, folder in CACHES.items()}
+    """The variables that name the folders below `cache_folder`."""
+    return {name: f"{cache_folder(values, hardware)}/{folder}" for name, folder in CACHES.items()}
 
 
 def _container(common: Mapping[str, Any], shape: ProcessTemplate, values: Mapping[str, str]) -> dict[str, Any]:

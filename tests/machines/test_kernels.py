@@ -107,7 +107,7 @@ def test_a_killed_controller_loses_no_build(cluster: Cluster, site: Site) -> Non
     bound = builder.run("systemctl show -p MemoryMax --value 'bringup-job-kernel-*'").stdout.strip()
     free = builder.run("awk '/^MemTotal/ {print $2}' /proc/meminfo").stdout.strip()
     assert bound.isdigit() and 0 < int(bound) < int(free) * 1024, bound  # what is left to the host
-    assert "held by" in builder.run("sudo -n cat /opt/bringup/jobs/kernel-*/output").stdout
+    assert "held by" in builder.run("sudo -n sh -c 'cat /opt/bringup/jobs/kernel-*/output'").stdout
     started = builder.run("ps -eo lstart,args | grep '[r]unner.py'").stdout
     again = site.start()
     time.sleep(5)

@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 
+from bringup.agent.processes import proc
+
 RESERVE = 2 << 30
 """Bytes that a build leaves to the host."""
 FIRST = "800"
@@ -24,6 +26,23 @@ def available():
         most, now = _read(limit).strip(), _read(used).strip()
         if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
             out = min(out, max(0, int(most) - int(now)))
+    return out
+
+
+def serving(root):
+    """Pids of engine processes that were started under this bringup_root (watchers left out)."""
+    start = ("%s=%s|" % (proc.MARK, root)).encode("utf-8")
+    out = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as handle:
+                words = handle.read(1 << 20).split(b"\0")
+        except OSError:
+            continue
+        if any(word.startswith(start) and not word[len(start):].startswith(b"watch-") for word in words):
+            out.append(int(name))
     return out
 
 

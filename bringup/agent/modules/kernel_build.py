@@ -22,6 +22,7 @@ from bringup.agent.task import Failure, Task
 ARGUMENTS = {
     "action": {"type": "str", "required": True, "choices": ["probe", "find", "start", "outcome", "verify"]},
     "python": {"type": "path"},
+    "cuda_home": {"type": "path"},
     "tools": {"type": "list", "default": []},
     "pkg_config": {"type": "list", "default": []},
     "headers": {"type": "list", "default": []},

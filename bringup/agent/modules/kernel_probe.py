@@ -6,13 +6,10 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
 
-from bringup.agent.modules import _memory, python_env_probe
-from bringup.agent.processes import proc
+from bringup.agent.modules import _cuda, _memory, python_env_probe
 
-SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 DEFAULT_CC = "/usr/bin/g++"
 _PROGRAMS = ("cmake", "ninja", "make", "git", "pkg-config", "patch", "as", "ld")
 _WITHIN = r'''
@@ -54,16 +51,16 @@ _LINKS = "#include <string>\nstd::string join(const char *a, int n) { return std
 def run(task):
     """The facts that choose and name a build; `missing` lists what the recipe needs and is not here."""
     args = task.args
-    path = _search()
+    path = _cuda.search()
     python = _python(args.get("python"), args.get("tools") or [])
-    toolkits = cuda_toolkits(path)
+    toolkits = _cuda.toolkits(path, args.get("cuda_home"))
     return {
         "changed": False, "machine": platform.machine(), "glibc": python_env_probe.glibc(), "cpu": cpu(),
         "memory": _memory.available(), "free": _free(task.root), "compilers": compilers(path),
         "programs": _programs(path), "cuda": toolkits,
         "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
         "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
-        "missing": missing(args, path), "serving": serving(task.root), "package_manager": _manager(path),
+        "missing": missing(args, path), "serving": _memory.serving(task.root), "package_manager": _manager(path),
         "agent_python": own_python(),
     }
 
@@ -75,48 +72,9 @@ def own_python():
     return sys.executable or shutil.which("python3") or "/usr/bin/python3"
 
 
-def _search():
-    """PATH of the account, then the system's and the usual CUDA folder."""
-    out = []
-    for folder in os.environ.get("PATH", "").split(os.pathsep) + list(SYSTEM_PATH) + ["/usr/local/cuda/bin"]:
-        if folder and folder not in out:
-            out.append(folder)
-    return out
-
-
-def _which(name, path):
-    return shutil.which(name, path=os.pathsep.join(path))
-
-
-def _said(argv, seconds=20, environment=None):
-    """Status and output of a small program; (None, "") when it does not run or does not end."""
-    env = dict(os.environ, LC_ALL="C")
-    env.update(environment or {})
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   env=env)
-    except OSError:
-        return None, ""
-    try:
-        out = process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return None, ""
-    return process.returncode, out.decode("utf-8", "replace")
-
-
-def _read(path):
-    try:
-        with open(path, "rb") as handle:
-            return handle.read(1 << 20).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def cpu():
     """Model, flags as the kernel names them, and the cores that this account may use."""
-    text = _read("/proc/cpuinfo")
+    text = _cuda.read("/proc/cpuinfo")
     flags = re.search(r"(?m)^(?:flags|Features)\s*:\s*(.*)$", text)
     model = re.search(r"(?m)^model name\s*:\s*(.*)$", text)
     return {"model": model.group(1).strip() if model else platform.machine(),
@@ -134,9 +92,9 @@ def _free(root):
 def _programs(path):
     out = {}
     for name in _PROGRAMS:
-        place = _which(name, path)
+        place = _cuda.which(name, path)
         if place:
-            words = re.search(r"(\d+\.\d+(?:\.\d+)*)", _said([place, "--version"])[1])
+            words = re.search(r"(\d+\.\d+(?:\.\d+)*)", _cuda.said([place, "--version"])[1])
             out[name] = {"path": place, "version": words.group(1) if words else ""}
     return out
 
@@ -157,14 +115,14 @@ def compilers(path):
         if real in seen:
             continue
         seen.add(real)
-        rc, text = _said([place, "-dumpfullversion", "-dumpversion"])
+        rc, text = _cuda.said([place, "-dumpfullversion", "-dumpversion"])
         version = text.strip().splitlines()[0] if rc == 0 and text.strip() else ""
         if not re.match(r"\d+", version):
             continue
         partner = re.sub(r"(g|c)\+\+", lambda m: "gcc" if m.group(1) == "g" else "cc", os.path.basename(place))
         cc = os.path.join(os.path.dirname(place), partner)
         out.append({"cxx": place, "cc": cc if os.access(cc, os.X_OK) else "", "real": real, "version": version,
-                    "kind": "clang" if "clang" in _said([place, "--version"])[1].lower() else "gcc",
+                    "kind": "clang" if "clang" in _cuda.said([place, "--version"])[1].lower() else "gcc",
                     "shared": _links_shared(place)})
         if len(out) == 8:
             break
@@ -178,7 +136,7 @@ def _links_shared(cxx):
         source, made = os.path.join(folder, "a.cpp"), os.path.join(folder, "a.so")
         with open(source, "w") as handle:
             handle.write(_LINKS)
-        rc, _ = _said([cxx, "-shared", "-fPIC", "-o", made, source], 60)
+        rc, _ = _cuda.said([cxx, "-shared", "-fPIC", "-o", made, source], 60)
         if rc != 0:
             return None
         with open(made, "rb") as handle:
@@ -188,42 +146,12 @@ def _links_shared(cxx):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cuda_toolkits(path):
-    """CUDA toolkits: home, version, why it was looked at, and the newest gcc that its own header accepts."""
-    places = [(name, os.environ.get(name) or "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    places += [(place, place) for place in ["/usr/local/cuda"] + sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]
-    nvcc = _which("nvcc", path)
-    if nvcc:
-        places.append(("nvcc on PATH", os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))))
-    out, seen = [], {}
-    for why, home in places:
-        if not home:
-            continue
-        real = os.path.realpath(home)
-        if real in seen:
-            seen[real]["why"].append(why)
-            continue
-        compiler = os.path.join(real, "bin", "nvcc")
-        if not os.access(compiler, os.X_OK):
-            if why in ("CUDA_HOME", "CUDA_PATH"):
-                out.append({"home": home, "version": "", "why": [why], "gcc_max": None, "headers": False})
-            continue
-        found = re.search(r"release (\d+\.\d+), V(\d+\.\d+\.\d+)", _said([compiler, "--version"])[1])
-        header = _read(os.path.join(real, "include", "crt", "host_config.h"))
-        newest = re.search(r"__GNUC__ > (\d+)", header)
-        seen[real] = {"home": real, "version": found.group(2) if found else "", "why": [why],
-                      "gcc_max": int(newest.group(1)) if newest else None,
-                      "headers": os.path.exists(os.path.join(real, "include", "cuda_runtime.h"))}
-        out.append(seen[real])
-    return out
-
-
 def cann():
     """CANN toolkits by their version file, the one that `latest` names first."""
     out = []
     for place in ["/usr/local/Ascend/ascend-toolkit/latest"] + sorted(glob.glob("/usr/local/Ascend/ascend-toolkit/*")):
         for name in ("version.cfg", "version.info"):
-            found = re.search(r"\[?(\d+\.\d+[\w.]*)", _read(os.path.join(place, name)))
+            found = re.search(r"\[?(\d+\.\d+[\w.]*)", _cuda.read(os.path.join(place, name)))
             real = os.path.realpath(place)
             if found and real not in [item["home"] for item in out]:
                 out.append({"home": real, "version": found.group(1)})
@@ -232,10 +160,10 @@ def cann():
 
 def gpus(path):
     """Name and compute capability of each NVIDIA device."""
-    smi = _which("nvidia-smi", path + ["/usr/local/nvidia/bin"])
+    smi = _cuda.which("nvidia-smi", path + ["/usr/local/nvidia/bin"])
     if smi is None:
         return []
-    rc, text = _said([smi, "--query-gpu=compute_cap,name", "--format=csv,noheader"], 40)
+    rc, text = _cuda.said([smi, "--query-gpu=compute_cap,name", "--format=csv,noheader"], 40)
     out = []
     for line in text.splitlines() if rc == 0 else []:
         capability, _, name = line.partition(",")
@@ -248,7 +176,7 @@ def _python(path, tools):
     if not path:
         return None
     env = dict((key, "") for key in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP") if key in os.environ)
-    rc, text = _said([path, "-E", "-c", _WITHIN] + list(tools), 60, env)
+    rc, text = _cuda.said([path, "-E", "-c", _WITHIN] + list(tools), 60, env)
     lines = [line for line in text.splitlines() if line.startswith("{")]
     if rc != 0 or not lines:
         return {"path": path, "broken": (text.strip().splitlines() or ["no such program"])[-1]}
@@ -270,7 +198,7 @@ def nccl(python):
 
 
 def _nccl(include, library):
-    text = _read(os.path.join(include, "nccl.h"))
+    text = _cuda.read(os.path.join(include, "nccl.h"))
     parts = [re.search(r"#define NCCL_%s\s+(\d+)" % name, text) for name in ("MAJOR", "MINOR", "PATCH")]
     return {"include": include, "library": library,
             "version": ".".join(part.group(1) for part in parts if part)}
@@ -279,37 +207,20 @@ def _nccl(include, library):
 def missing(args, path):
     """What the recipe needs of the system and is not here, under pkg_config, headers and programs."""
     out = {"pkg_config": [], "headers": [], "programs": []}
-    tool = _which("pkg-config", path)
+    tool = _cuda.which("pkg-config", path)
     for name in args.get("pkg_config") or []:
-        if tool is None or _said([tool, "--exists", name])[0] != 0:
+        if tool is None or _cuda.said([tool, "--exists", name])[0] != 0:
             out["pkg_config"].append(name)
     places = ["/usr/include", "/usr/local/include"] + glob.glob("/usr/include/*-linux-gnu")
     for name in args.get("headers") or []:
         if not any(os.path.exists(os.path.join(place, name)) for place in places):
             out["headers"].append(name)
     for name in args.get("programs") or []:
-        if _which(name, path) is None:
+        if _cuda.which(name, path) is None:
             out["programs"].append(name)
-    return out
-
-
-def serving(root):
-    """Pids of engine processes that were started under this bringup_root (watchers left out)."""
-    start = ("%s=%s|" % (proc.MARK, root)).encode("utf-8")
-    out = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open("/proc/%s/environ" % name, "rb") as handle:
-                words = handle.read(1 << 20).split(b"\0")
-        except OSError:
-            continue
-        if any(word.startswith(start) and not word[len(start):].startswith(b"watch-") for word in words):
-            out.append(int(name))
     return out
 
 
 def _manager(path):
     return next((name for name, program in (("apt", "apt-get"), ("dnf", "dnf"), ("yum", "yum"))
-                 if _which(program, path)), "")
+                 if _cuda.which(program, path)), "")

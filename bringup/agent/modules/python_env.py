@@ -1,14 +1,15 @@
 """Python environments on the host: looked at, built under a temporary name, verified, then renamed. Python 3.6.
 
 `action`
-    probe    what is here: machine, glibc, interpreters, uv, free space
+    probe    what is here: machine, glibc, interpreters, uv, free space; CUDA toolkits where `cuda` asks for them
     bring    unpack the interpreter of `archive` (digest, name, version) under bringup_root
     find     whether the environments of `environments` (name and digest suffice) are here and sound
     build    build the environments of `environments` that are not sound, side by side
     verify   prove each environment of `environments` again, every recorded hash included; changes nothing
 An environment is a dict: name, digest, python (path of the interpreter), version ("3.11.2"), lock (SHA-256 of the
 lock's text), packages ({name: version}), overrides ([names]), overlay ({"digest", "size"} of a tar or null),
-sources ([names of packages that may be built]), build (variables for those builds),
+sources ([names of packages that may be built]), build (variables for those builds), cuda_home (its CUDA toolkit or
+null), memory_per_job (bytes that one compiler of those builds may take),
 verify ({"config": {...}, "imports": [...], "commands": [...]}).
 """
 
@@ -23,6 +24,8 @@ ARGUMENTS = {
     "action": {"type": "str", "required": True, "choices": ["probe", "bring", "find", "build", "verify"]},
     "pythons": {"type": "list", "default": []},
     "python": {"type": "path"},
+    "cuda": {"type": "bool", "default": False},
+    "cuda_home": {"type": "path"},
     "archive": {"type": "dict"},
     "environments": {"type": "list", "default": []},
     "uv": {"type": "path"},

@@ -13,12 +13,14 @@ import tarfile
 import tempfile
 import time
 
-from bringup.agent.modules import python_env_check, python_env_run
+from bringup.agent.modules import _memory, python_env_check, python_env_run
 from bringup.agent.task import Failure
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "UV_FIND_LINKS")
 LOCK = "bringup-lock.txt"
 _TRAMPOLINE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
+_LEAKS = ("PYTHON", "UV_", "PIP_", "VIRTUAL_ENV", "CONDA_", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT",
+          "CUDACXX")
 _INDEX = ("UV_", "PIP_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE")
 _NO_WAY = ("dns error", "client error (connect", "timed out", "connection refused", "network is unreachable",
            "no route to host", "tunnel", "request failed")
@@ -102,10 +104,11 @@ def build(task, item):
 
 
 def _stage(task, item, uv, staged, target):
-    env = environment(task)
-    if item.get("build"):
+    env = environment(task, item)
+    if item.get("build") or (item.get("sources") and item.get("cuda_home")):
         # uv keeps what it built by its source alone: what other variables made of it must not be taken for it
-        mark = hashlib.sha256(json.dumps(item["build"], sort_keys=True).encode("utf-8")).hexdigest()[:8]
+        made = [item["build"], item["cuda_home"]] if item.get("cuda_home") else item["build"]
+        mark = hashlib.sha256(json.dumps(made, sort_keys=True).encode("utf-8")).hexdigest()[:8]
         env["UV_CACHE_DIR"] += "-" + mark
     _uv(item, [uv, "venv", "--relocatable", "--no-project", "--no-config", "--no-python-downloads", "--python",
                      item["python"], "--quiet", staged], env)
@@ -138,14 +141,15 @@ def _stage(task, item, uv, staged, target):
 
 def _install(task, item, uv, python, lock, env):
     """Install the lock: from the wheels that were sent, else from the cache alone, else from the index."""
+    words, env = _of_sources(task, item, env) if item.get("sources") else ((), env)
     if item.get("wheels"):
         extra = ["--no-index", "--offline", "--find-links", wheel_folder(task.root)]
-        return _sync(task, item, uv, python, lock, env, extra)
+        return _sync(task, item, uv, python, lock, env, extra, words)
     try:
-        return _sync(task, item, uv, python, lock, env, ["--offline"])
+        return _sync(task, item, uv, python, lock, env, ["--offline"], words)
     except Failure:
         _reach(item, uv, python, env)
-    return _sync(task, item, uv, python, lock, env, [])
+    return _sync(task, item, uv, python, lock, env, [], words)
 
 
 def _reach(item, uv, python, env):
@@ -190,18 +194,32 @@ def _sha256(path):
         return None
 
 
-def _sync(task, item, uv, python, lock, env, extra):
+def _sync(task, item, uv, python, lock, env, extra, words):
     argv = [uv, "pip", "sync", "--python", python, "--require-hashes", "--no-config", "--link-mode", "hardlink",
             "--index-strategy", "unsafe-best-match", "--no-progress", "--color", "never"]
     if item.get("sources"):
         for name in item["sources"]:
             argv += ["--no-binary", name]
     argv += ["--no-build"] if not item.get("sources") else []
-    done = _uv(item, argv + extra + [lock], dict(env, **(item.get("build") or {})))
+    done = _uv(item, argv + extra + [lock], env, words)
     _winners(item, uv, python, lock, env, extra)
     for line in done.stderr.splitlines():
         if re.match(r"(Resolved|Prepared|Installed) ", line):
             task.line("%s: %s" % (item["name"], line[0].lower() + line[1:]))
+
+
+def _of_sources(task, item, env):
+    """The words before a build from source that hold it to its share of the memory, and its variables: as many
+    compilers as that feeds. env.yml's own come before."""
+    free = _memory.available()
+    most = _memory.share(free, bool(_memory.serving(task.root)))
+    jobs = max(1, min(len(os.sched_getaffinity(0)), most // int(item.get("memory_per_job") or 2 << 30)))
+    words, how = _memory.held(most)
+    gib = float(1 << 30)
+    task.line("%s: built from source: %s, %d at a time, %.1f GiB at most of %.1f GiB that are free, held by %s" % (
+        item["name"], ", ".join(item["sources"]), jobs, most / gib, free / gib, how))
+    own = dict(MAX_JOBS=str(jobs), CMAKE_BUILD_PARALLEL_LEVEL=str(jobs), CARGO_BUILD_JOBS=str(jobs))
+    return words, dict(env, **dict(own, **(item.get("build") or {})))
 
 
 def _winners(item, uv, python, lock, env, extra):
@@ -253,10 +271,11 @@ def _finish(item, staged, target, report, started):
     return python_env_check.described(target)
 
 
-def environment(task):
-    """The environment of uv and of the proofs: the host's, less what could leak in, with the site's index settings."""
+def environment(task, item):
+    """The environment of uv and of the proofs: the host's, less what could leak in, with the site's index settings and
+    the CUDA toolkit that is the environment's own."""
     env = dict((key, value) for key, value in task.command_environment().items()
-               if not key.startswith(("PYTHON", "UV_", "PIP_", "VIRTUAL_ENV", "CONDA_", "LD_PRELOAD")))
+               if not key.startswith(_LEAKS))
     for name, value in sorted((task.args.get("index") or {}).items()):
         if not name.upper().startswith(_INDEX):
             raise Failure("the variable %s has no place among the package settings" % name,
@@ -265,6 +284,9 @@ def environment(task):
             continue  # a folder of the controller's
         env[name] = str(value)
     env.update(PYTHONNOUSERSITE="1", UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", HF_HUB_OFFLINE="1")
+    if item.get("cuda_home"):
+        env.update(CUDA_HOME=item["cuda_home"], CUDA_PATH=item["cuda_home"],
+                   PATH=os.pathsep.join([item["cuda_home"] + "/bin", env.get("PATH") or os.defpath]))
     cache = task.args.get("cache") or os.path.join(task.root, "cache", "uv")
     try:
         _make(cache)
@@ -274,9 +296,9 @@ def environment(task):
     return env
 
 
-def _uv(item, argv, env):
-    """Run uv; its failure is told in its own words, its first line as what was found."""
-    done = python_env_run.run(argv, env, item.get("timeout") or 3600)
+def _uv(item, argv, env, words=()):
+    """Run uv, behind `words`; its failure is told in its own words, its first line as what was found."""
+    done = python_env_run.run(list(words) + argv, env, item.get("timeout") or 3600)
     if done.rc != 0:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         what = "uv %s" % " ".join(argv[1:3] if argv[1] == "pip" else argv[1:2])
@@ -299,6 +321,8 @@ def _advice(text):
         return "name the site's certificates in SSL_CERT_FILE (bringup_packages in the inventory)"
     if "dns" in low or "connect" in low or "timed out" in low or "tls" in low:
         return "this host reaches no package index: name one, or a proxy, in bringup_packages of the inventory"
+    if any(word in low for word in ("killed signal", "memoryerror", "cannot allocate memory", "signal: 9")):
+        return "memory was exhausted: free some, or set MAX_JOBS under `build` of env.yml"
     if "no space" in low:
         return "free space under bringup_root"
     return None

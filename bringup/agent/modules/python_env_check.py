@@ -113,7 +113,7 @@ def again(task, item):
     if reason in ("missing", "unfinished", "its interpreter is gone"):
         return out
     uv = task.args.get("uv") or python_env_probe.find_uv(None, task.root)[0]
-    env = python_env_build.environment(task)
+    env = python_env_build.environment(task, item)
     report = prove(task, item, prefix, uv, env)
     commands(task, item, prefix, report)
     findings[:0] = report["findings"]
@@ -164,7 +164,7 @@ def commands(task, item, prefix, report):
     the findings, the proven and the untried of `report`."""
     from bringup.agent.modules import python_env_build
 
-    env = dict(proof_environment(python_env_build.environment(task), task.root), COLUMNS="4000")
+    env = dict(proof_environment(python_env_build.environment(task, item), task.root), COLUMNS="4000")
     findings = report["findings"]
     for one in (item.get("verify") or {}).get("commands") or []:
         words = [str(word) for word in one["run"]]

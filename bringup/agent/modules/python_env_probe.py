@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 
-from bringup.agent.modules import python_env_build
+from bringup.agent.modules import _cuda, python_env_build
 from bringup.agent.task import Failure
 
 _ASK = ("import platform,sys,sysconfig;"
@@ -19,7 +19,8 @@ def run(task):
     uv, version = find_uv(task.args.get("uv"), task.root)
     return {"changed": False, "machine": platform.machine(), "system": platform.system().lower(), "glibc": glibc(),
             "interpreters": found, "uv": uv, "uv_version": version, "free": _free(task.root),
-            "driver": driver()}
+            "driver": driver(),
+            "cuda": _cuda.toolkits(_cuda.search(), task.args.get("cuda_home")) if task.args.get("cuda") else []}
 
 
 def interpreters(wanted, named=None, root=None):

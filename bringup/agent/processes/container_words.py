@@ -180,10 +180,13 @@ def _named(variables, name):
 
 
 def _mounts(place, document, seen):
-    """(source, target, mode): the script, the work folder, the model as it lies on the host, the vendor's files."""
+    """(source, target, mode): the script, the work folder, that of compiled caches, the model as it lies on the host,
+    the vendor's files."""
     box = document["container"]
     script = place.script(document["release"])
     out = [(script, script, ",readonly"), (place.work, place.work, "")]
+    if box.get("caches"):
+        out.append((box["caches"], box["caches"], ""))
     model = document.get("model_path")
     if model and model.startswith("/"):
         out += [(path, path, ",readonly") for path in [model] + seen.outside(model)]

@@ -98,6 +98,8 @@ class Containers(object):
             raise Failure("%s is not on this host: %s that the container needs" % lacking[0], next="invoke preflight",
                           found="missing: " + ", ".join(path for path, _ in lacking))
         launches.prepare(place, owner, {})
+        if box.get("caches"):
+            launches.make_caches(place, box["caches"], owner)
         mark = "|".join((task.root, place.name, "%x-%x" % (int(time.time() * 1000), os.getpid())))
         env_file = _write_secrets(place, secrets)
         argv = words_of.run_words(place, document, owner, env_file, task.args["grace"], mark, self.seen)

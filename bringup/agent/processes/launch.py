@@ -131,6 +131,26 @@ def prepare(place, owner, secrets):
     proc.write_file(place.secrets, text, 0o600)
 
 
+def make_caches(place, folder, owner):
+    """The folder of compiled caches, which a container needs to be there, for the account that writes to it. That
+    account owns the folder above and may put a link there: root follows none."""
+    compiled = os.path.join(place.root, "cache", "compiled")
+    if os.path.dirname(folder) != compiled:
+        raise Failure("%s is no folder of compiled caches" % folder, expected=compiled + "/...")
+    try:
+        if not os.path.lexists(folder):
+            os.mkdir(folder)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if owner is not None:
+                os.fchown(opened, owner[1], owner[2])
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise Failure("the folder of compiled caches cannot be had: %s" % (error.strerror or error), found=folder,
+                      next="is it a link, or of somebody else? move it away: what lies there is compiled anew")
+
+
 def _quoted(value):
     if "\n" in value or "\0" in value:
         raise Failure("a secret for the engine holds a line break: it cannot be given in its environment")

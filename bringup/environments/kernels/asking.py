@@ -9,7 +9,8 @@ from bringup.base.errors import InputError
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, value_origin
 from bringup.environments.kernels.choosing import Asked
-from bringup.environments.kernels.recipe import Recipe, bytes_of
+from bringup.environments.kernels.recipe import Recipe
+from bringup.environments.sizes import bytes_of
 
 _KEYS = ("name", "revision", "options", "cpu", "jobs", "memory")
 

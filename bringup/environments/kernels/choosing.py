@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bringup.agent.modules._cuda import NAMED
 from bringup.agent.modules._memory import share
 from bringup.base.errors import StepError
 from bringup.base.text import size
 from bringup.environments.kernels.recipe import Recipe, Variant
+from bringup.environments.toolkits import demand, numbers
 
 FORMAT = 1
 """Raised when the way of building changes so that what was built before is another build."""
@@ -55,11 +56,6 @@ class Toolchain:
     notes: tuple[str, ...]
     proof_python: str
     memory: int = 0
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """`13.3.0` as (13, 3, 0); text without numbers as ()."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
 
 
 def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
@@ -177,27 +173,18 @@ def _taken_python(recipe: Recipe, python: Mapping[str, Any], facts: dict[str, An
 
 def _toolkit(recipe: Recipe, kit: Mapping[str, Any], torch: Mapping[str, Any] | None,
              notes: list[str]) -> Mapping[str, Any] | None:
-    """The CUDA toolkit: of torch's version, else of its major version, else the newest; never an unusable one."""
+    """The CUDA toolkit: the one that the inventory names, else of torch's version; never an unusable one."""
     if "cuda" not in recipe.uses:
         return None
-    found = list(kit.get("cuda") or [])
     wanted = str((torch or {}).get("cuda") or "")
-    least = numbers(recipe.cuda_least or "0")
-    usable = [item for item in found if item["version"] and item.get("headers") and numbers(item["version"]) >= least
-              and (not wanted or numbers(item["version"])[:1] == numbers(wanted)[:1])]
-    need = f"CUDA {wanted.split('.')[0]}.x as torch {(torch or {}).get('version')} is built with" if wanted else "CUDA"
-    need += f", at least {recipe.cuda_least}" if recipe.cuda_least else ""
-    if not usable:
-        shown = "; ".join(f"{item['home']} {item['version'] or 'has no nvcc'} ({', '.join(item['why'])})"
-                          for item in found) or "no toolkit (CUDA_HOME, /usr/local/cuda*, nvcc on PATH)"
-        raise StepError(f"{recipe.name} needs a CUDA toolkit that this host does not have", expected=need, found=shown,
-                        next=f"install a toolkit of {wanted or recipe.cuda_least or 'that version'} beside the others")
-    best: Mapping[str, Any] = max(usable, key=lambda item: (
-        numbers(item["version"])[:2] == numbers(wanted)[:2], numbers(item["version"])))
+    best = demand(recipe.name, list(kit.get("cuda") or []), wanted,
+                  f"as torch {(torch or {}).get('version')} is built with", recipe.cuda_least)
     named = str(kit.get("cuda_home") or "")
-    notes.append(f"CUDA {best['version']} of {best['home']}" + (f", for torch's {wanted}" if wanted else ""))
+    notes.append(f"CUDA {best['version']} of {best['home']}" + (f", for torch's {wanted}" if wanted else "")
+                 + (f", as {NAMED} says" if NAMED in best["why"] else ""))
     if named and not {"CUDA_HOME", "CUDA_PATH"} & set(best["why"]):
-        notes.append(f"CUDA_HOME of the account names {named}, which does not fit: not taken")
+        notes.append(f"CUDA_HOME of the account names {named}, which "
+                     f"{'is another' if NAMED in best['why'] else 'does not fit'}: not taken")
     return best
 
 

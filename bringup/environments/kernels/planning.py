@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bringup.agent.bootstrap import source as agent_source
+from bringup.agent.modules._cuda import NAMED
 from bringup.base.errors import BringupError, FindingError, InputError
 from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts
@@ -107,6 +108,8 @@ class Planner:
             args: dict[str, Any] = {"action": "probe", "tools": sorted({tool for row in rows for tool in row.tools})}
             for key in ("pkg_config", "headers", "programs"):
                 args[key] = sorted({item for row in rows for item in row.needs.get(key, ())})
+            if self.fleet.variables(host).get(NAMED):
+                args["cuda_home"] = str(self.fleet.variables(host)[NAMED])
             if host in pythons:
                 args["python"] = pythons[host]
             calls[host] = Call("kernel_build", args, become=become(self.fleet.variables(host)), timeout=180.0,

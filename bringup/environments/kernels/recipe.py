@@ -11,6 +11,7 @@ from typing import Any
 from bringup.base.errors import InputError
 from bringup.base.text import nearest
 from bringup.base.yaml import key_origin, load_file, origin_of, typed_text, value_origin
+from bringup.environments.sizes import bytes_of
 
 USES = ("compiler", "cuda", "cann", "torch", "python", "nccl", "gpu", "cpu")
 """What of a host may decide the content of a build; machine and glibc always do."""
@@ -18,7 +19,6 @@ _KEYS = ("purpose", "uses", "source", "revisions", "patches", "system", "run_sys
          "compiler", "gpu", "cpu", "memory_per_job", "environment", "options", "commands", "yields", "links", "proof",
          "note")
 _SOURCE = ("git", "revision", "folder", "submodules", "keep")
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(MiB|GiB)$")
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,6 @@ class Recipe:
 
     def variant(self, name: str) -> Variant | None:
         return next((item for item in self.cpu if item.name == name), None)
-
-
-def bytes_of(text: object) -> int | None:
-    """Bytes of `2 GiB` or `500 MiB`; None for anything else."""
-    match = _SIZE.match(str(text).strip())
-    return int(float(match[1]) * (1 << 30 if match[2] == "GiB" else 1 << 20)) if match else None
 
 
 def names(kernels: Path) -> list[str]:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from bringup.agent.modules import compiled_cache
+from bringup.agent.processes import launch
 from bringup.agent.task import Failure, Task
 from bringup.releases.caches import Held, cache_folders, ways
-from bringup.serving.plan_digest import cache_variables
+from bringup.serving.plan_digest import cache_folder, cache_variables, host_variables
 
 KIND = "ab12" * 5 + "-h200"
 
@@ -42,8 +43,45 @@ def test_the_folder_of_a_host_is_that_of_its_launch_file_unless_the_site_says_an
     own = document("/opt/bringup")
     own["env"]["TRITON_CACHE_DIR"] = "/scratch/triton"
     found = cache_folders({"r1": {"a": document("/opt/bringup"), "b": document("/srv/b")},
-                           "r2": {"c": document("/opt/bringup", container={"image": "x"}), "d": own}})
+                           "r2": {"c": {**document("/opt/bringup"), "env": {}, "container": {"user": "image"}},
+                                  "d": own}})
     assert found == {"a": f"/opt/bringup/cache/compiled/{KIND}", "b": f"/srv/b/cache/compiled/{KIND}"}
+
+
+def test_containers_keep_theirs_by_the_image() -> None:
+    values = {"root": "/opt/bringup", "image": "glm:1", "image_digest": "sha256:" + "cd34" * 16}
+    folder = "/opt/bringup/cache/compiled/image-" + "cd34" * 5 + "-h200"
+    assert cache_folder(values, "h200") == folder
+    env = host_variables(values, "h200", {"user": "account"})
+    assert env["TRITON_CACHE_DIR"] == folder + "/triton" and "CUDA_HOME" not in env
+    document = {"values": values, "env": env, "container": {"caches": folder}}
+    assert cache_folders({"r1": {"a": document}}) == {"a": folder}
+    assert host_variables(values, "h200", {"user": "image"}) == {}
+    assert host_variables({"root": "/opt/bringup", "image": "glm:1"}, "h200", {"user": "account"}) == {}
+
+
+def test_the_cuda_toolkit_of_the_environment_reaches_its_processes_alone() -> None:
+    values = {"root": "/opt/bringup", "environment": "ab12" * 16, "cuda_home": "/usr/local/cuda-13.0"}
+    assert host_variables(values, "h200", None)["CUDA_HOME"] == "/usr/local/cuda-13.0"
+    assert "CUDA_HOME" not in host_variables({**values, "image_digest": "sha256:1"}, "h200", {"user": "account"})
+
+
+def test_the_folder_that_a_container_needs_is_made_and_no_link_is_followed(tmp_path: Path) -> None:
+    place = launch.Place(str(tmp_path), "r1-a")
+    compiled = tmp_path / "cache" / "compiled"
+    compiled.mkdir(parents=True)
+    owner = ("nobody", 65534, 65534, "/") if os.geteuid() == 0 else None
+    launch.make_caches(place, str(compiled / "image-1"), owner)
+    launch.make_caches(place, str(compiled / "image-1"), owner)
+    assert (compiled / "image-1").stat().st_uid == (65534 if owner else os.geteuid())
+    away = tmp_path / "away"
+    away.mkdir()
+    (compiled / "image-2").symlink_to(away)
+    with pytest.raises(Failure, match="cannot be had"):
+        launch.make_caches(place, str(compiled / "image-2"), owner)
+    assert away.stat().st_uid == os.geteuid()
+    with pytest.raises(Failure, match="no folder of compiled caches"):
+        launch.make_caches(place, str(away), owner)
 
 
 def call(root: Path, action: str, **args: Any) -> dict[str, Any]:

@@ -144,6 +144,13 @@ def test_the_sites_wishes_and_links_out_of_the_model_folder() -> None:
     assert not [word for word in values(argv, "--env") if word.startswith("HOME=")]
 
 
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_what_engines_compile_is_kept_on_the_host_for_the_next_container(kind: str) -> None:
+    folder = "/opt/bringup/cache/compiled/image-0123-h200"
+    argv = words(document("NVIDIA", kind=kind, caches=folder), Seen())
+    assert f"type=bind,source={folder},target={folder}" in values(argv, "--mount")  # may be written to
+
+
 def test_secrets_stand_in_a_file_alone() -> None:
     argv = words(document("NVIDIA"), Seen(), env_file="/opt/bringup/state/secrets/r1-n1.env")
     assert values(argv, "--env-file") == ["/opt/bringup/state/secrets/r1-n1.env"]
