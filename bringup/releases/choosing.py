@@ -166,7 +166,8 @@ def _as_a_neighbour(fleet: Fleet, host: str, digest: str, stores: Mapping[str, H
             continue
         theirs, own = str(fleet.paths(other).root), str(fleet.paths(host).root)
         env = own + kept["env"][len(theirs):] if kept["env"].startswith(theirs + "/") else kept["env"]
-        return {"env": env, "root": own, **{n: kept[n] for n in ("environment", "image", "client") if n in kept}}
+        return {"env": env, "root": own, **{n: kept[n] for n in ("environment", "image", "image_digest", "client")
+                                              if n in kept}}
     return None
 
 

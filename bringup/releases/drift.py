@@ -11,7 +11,7 @@ from bringup.base.text import fold_hosts
 from bringup.base.verdicts import Finding, Verdict
 from bringup.releases.document import Release, differences, flag_differences, short
 from bringup.releases.history import HostStore
-from bringup.serving.plan_digest import ProcessTemplate, cache_variables, fill
+from bringup.serving.plan_digest import ProcessTemplate, fill, host_variables
 
 _OURS = frozenset({
     "PATH", "LANG", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "_", "BRINGUP_PROCESS", "BRINGUP_RUN",
@@ -104,10 +104,8 @@ def _edited(name: str, process: Mapping[str, Any], store: HostStore) -> list[str
 
 
 def _caches(document: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of compiled caches that a launch file of this host may have beside the release's."""
-    if not document["values"].get("environment") or document.get("container"):
-        return {}
-    expected = cache_variables(document["values"], str(document.get("hardware") or ""))
+    """The variables of the host that a launch file may have beside the release's: caches, the CUDA toolkit."""
+    expected = host_variables(document["values"], str(document.get("hardware") or ""), document.get("container"))
     return {name: value for name, value in expected.items() if name in document["env"]}
 
 
