@@ -97,10 +97,13 @@ def _label(history: History, digest: str | None) -> str:
 
 
 def _left_by(history: History, target: Target) -> str | None:
-    """The release that a rollback leaves: what an unfinished one left, else what most hosts use beside the target."""
+    """The release that a rollback leaves: what an unfinished one left, what was deployed last where the links do not
+    tell, else what most hosts use beside the target."""
     assert target.entry is not None
     if target.finishes and history.unfinished is not None:
         return history.unfinished.leaving
+    if history.to_leave is not None and history.to_leave is not target.entry:
+        return history.to_leave.digest
     others = [digest for digest in history.current.values() if digest and digest != target.entry.digest]
     return max(sorted(set(others)), key=others.count) if others else None
 

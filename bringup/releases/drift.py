@@ -61,7 +61,7 @@ def _link(host: str, seen: Mapping[str, Any], labels: Labels) -> list[Finding]:
     if wrong:
         return [Finding("drift.link", host, Verdict.FAIL,
                         f"`current` names {_label(labels, current)}, {_label(labels, wrong[0])} runs",
-                        mend="invoke restart, or invoke rollback")]
+                        mend="invoke provision, or invoke rollback")]
     if current is None:
         return [Finding("drift.link", host, Verdict.NOTE, "no release is in use here")]
     return [_pass("drift.link", host, "`current` is what runs" if running else "`current` is whole")]

@@ -95,7 +95,9 @@ class History:
 
     `removed` maps a number to when and by whom that release was removed; `unfinished` is a rollback that some hosts
     have not finished; `came_back_from` is the digest of a deploy that did not start, after which the one in use was
-    switched to again by itself.
+    switched to again by itself. `deployed` is what the newest deploy or rollback went to, whether or not every host
+    came along. `by_hand` maps a host whose `current` names another release than its last switch to that switch's
+    digest.
     """
 
     entries: tuple[Entry, ...]
@@ -104,11 +106,23 @@ class History:
     removed: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     unfinished: Unfinished | None = None
     came_back_from: str | None = None
+    deployed: str | None = None
+    by_hand: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:
-        """True when hosts use different releases: a deploy that stopped half way."""
+        """True when hosts use different releases: a deploy that stopped half way, or a link changed by hand."""
         return len(set(self.current.values())) > 1
+
+    @property
+    def agreed(self) -> bool:
+        """True when all hosts use one release, and each the one that it was switched to."""
+        return not self.mixed and not self.by_hand
+
+    @property
+    def to_leave(self) -> Entry | None:
+        """The release that a rollback leaves: the one in use; where the links do not tell, the one deployed last."""
+        return self.in_use if self.agreed else self.get(self.deployed)
 
     def find(self, name: str) -> Entry:
         """The release with this number (`r0042`, `42`) or digest (from 6 signs on). Raises InputError."""
@@ -155,7 +169,7 @@ def merge(stores: Mapping[str, HostStore]) -> History:
                for e in store.history if e["event"] == "pruned" and e.get("number") is not None
                and e.get("digest") not in digests}
     return History(tuple(entries), {host: store.current for host, store in stores.items()}, broken, removed,
-                   _unfinished(stores), _came_back_from(stores))
+                   _unfinished(stores), _came_back_from(stores), _deployed(stores), _by_hand(stores))
 
 
 _GRAVEST = ("left", "bad", "good")
@@ -257,3 +271,24 @@ def _came_back_from(stores: Mapping[str, HostStore]) -> str | None:
         undone = bool(last.get("undo")) and not before.get("leaving")
         found.add(str(last.get("previous")) if undone and last.get("previous") else None)
     return found.pop() if len(found) == 1 else None
+
+
+def _deployed(stores: Mapping[str, HostStore]) -> str | None:
+    """What the newest deploy or rollback went to. A host whose last switch another one has behind it was not part of
+    it; clocks are compared only between hosts that no such order tells apart."""
+    switches = {host: [e for e in store.history if e["event"] == "switched" and not e.get("undo")]
+                for host, store in stores.items()}
+    behind = {(e.get("run"), e["digest"]) for events in switches.values() for e in events[:-1]}
+    last = [events[-1] for events in switches.values() if events]
+    newest = [e for e in last if (e.get("run"), e["digest"]) not in behind] or last
+    return str(max(newest, key=lambda e: float(e.get("at") or 0))["digest"]) if newest else None
+
+
+def _by_hand(stores: Mapping[str, HostStore]) -> dict[str, str]:
+    """Hosts whose `current` is not what their last switch made it, with that switch's digest."""
+    out = {}
+    for host, store in stores.items():
+        last = next((e for e in store.history[::-1] if e["event"] in ("switched", "unswitched")), None)
+        if last is not None and last["event"] == "switched" and store.current != last["digest"]:
+            out[host] = str(last["digest"])
+    return out

@@ -47,7 +47,7 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
         fleet.emit(Note(f"a rollback is not finished on {fold_hosts(list(begun.pending))}; next: invoke rollback",
                         level="warn"))
     elif history.mixed:
-        fleet.emit(Note("hosts use different releases: a deploy stopped half way (invoke status)", level="warn"))
+        fleet.emit(Note("hosts use different releases; invoke status says how that came", level="warn"))
     return {}
 
 

@@ -153,6 +153,7 @@ def findings(survey: Survey) -> list[Finding]:
         out += of_watchers(view)
         out += _of_nodes(view)
         out += _of_replica(view, labels)
+        out += _of_links(view, survey.history, labels)
         out += _of_traffic(view, survey.stores)
     for entry in survey.history.entries:
         # one that is bad because it did not start shows in its processes, or runs by now
@@ -165,14 +166,40 @@ def findings(survey: Survey) -> list[Finding]:
         for host, digest in survey.history.current.items():
             groups.setdefault(labels.get(digest or "", short(digest)), []).append(host)
         told = "; ".join(f"{label} on {fold_hosts(hosts)}" for label, hosts in groups.items())
+        by_hand = _by_hand(survey.history, labels)
         out.append(Finding("release.mixed", fold_hosts(list(survey.history.current)), Verdict.FAIL,
                            f"hosts use different releases: {told}",
-                           ("a deploy stopped half way; nothing is started like this",),
-                           mend="invoke provision finishes it, invoke rollback undoes it"))
+                           (*(by_hand or ("a deploy or a rollback stopped half way",)),
+                            "nothing is started like this"), mend=_mend(survey.history)))
     for where, why in survey.history.broken.items():
         out.append(Finding("release.changed", where.split()[0], Verdict.FAIL, why,
                            mend="invoke provision makes it anew"))
     return out
+
+
+def _mend(history: History) -> str:
+    """What brings all hosts to one release again."""
+    return "invoke rollback finishes the one that was begun" if history.unfinished is not None else \
+        "invoke provision brings all to the inventory's, invoke rollback to the one before the last deploy"
+
+
+def _by_hand(history: History, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each host whose `current` somebody else changed."""
+    return tuple(f"{host} was switched to {labels.get(digest, short(digest))}; its `current` was changed by hand"
+                 for host, digest in history.by_hand.items())
+
+
+def _of_links(view: ReplicaView, history: History, labels: Mapping[str, str]) -> list[Finding]:
+    """Nodes that run another release than their `current` names: the next start would be of that one."""
+    wrong = [node for node in view.nodes.values() if node.state == "running" and node.release
+             and history.current.get(node.host, node.release) != node.release]
+    if history.mixed or not wrong or len(view.releases) > 1:
+        return []
+    named = history.current[wrong[0].host]
+    told = labels.get(named, short(named)) if named else "nothing"
+    return [Finding("release.running", fold_hosts([node.host for node in wrong]), Verdict.FAIL,
+                    f"{view.name} runs {labels.get(view.releases[0], short(view.releases[0]))}, and `current` names "
+                    f"{told}", _by_hand(history, labels), mend=_mend(history))]
 
 
 def _of_nodes(view: ReplicaView) -> list[Finding]:

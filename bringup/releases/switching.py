@@ -39,8 +39,10 @@ def switch_release(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         choice = _without(fleet, choice, results, bad)
     changed = [host for host, result in results.items() if host in choice.hosts and result.status is Status.CHANGED]
     word = "would be switched" if fleet.check else "switched"
-    fleet.emit(StageSummary(choice.label, f"{word} on {len(changed)} of {len(results)} in {duration(took)}" if changed
-                            else "in use everywhere already"))
+    there = len(choice.hosts) - len(changed)
+    beside = f", there on {there} already" if there else ""
+    fleet.emit(StageSummary(choice.label, f"{word} on {len(changed)} of {len(results)} in {duration(took)}{beside}"
+                            if changed else "in use everywhere already"))
     return out
 
 

@@ -32,10 +32,11 @@ def unswitched(history: History) -> Entry | None:
 
 
 def candidates(history: History, hosts: Sequence[str]) -> list[Entry]:
-    """Releases that a rollback may go to, the best first: in use before, good on all hosts, neither bad nor left."""
-    now = history.in_use
+    """Releases that a rollback may go to, the best first: in use before, good on all hosts, neither bad nor left. Of
+    hosts that use different ones, what was deployed last is undone: it is none of them."""
+    leaving = history.to_leave
     found = [e for e in history.entries if e.state == "good" and e.live_at is not None
-             and (history.mixed or e is not now) and _everywhere(e, hosts)]
+             and e is not leaving and _everywhere(e, hosts)]
     return sorted(found, key=lambda e: e.live_at or 0, reverse=True)
 
 
@@ -56,19 +57,19 @@ def rollback_target(history: History, hosts: Sequence[str], to: str | None = Non
             and _held(entry, hosts):
         return Target(entry, f"finishes the rollback to {entry.label} on {fold_hosts(list(begun.pending))}", True)
     waiting = unswitched(history)
-    if waiting is not None and now is not None and not history.mixed:
+    if waiting is not None and now is not None and history.agreed:
         return Target(None, f"{waiting.label} was never switched to: {now.label} is in use and stays "
                             f"(further back: --to)")
     failed = history.get(history.came_back_from)
-    if failed is not None and now is not None and now.state == "good":
+    if failed is not None and now is not None and now.state == "good" and history.agreed:
         return Target(None, f"{failed.label} did not start and {now.label} is in use again already "
                             f"(further back: --to)")
     found = candidates(history, hosts)
     if not found:
         raise FindingError("there is no earlier release to go back to",
                            expected=f"one that was good on all of {fold_hosts(list(hosts))}",
-                           found=_others(history, now), next="invoke releases")
-    return Target(found[0])
+                           found=_others(history, history.to_leave), next=_instead(history, hosts))
+    return Target(found[0], _undone(history))
 
 
 def _named(history: History, hosts: Sequence[str], to: str, even_if_bad: bool) -> Target:
@@ -76,7 +77,7 @@ def _named(history: History, hosts: Sequence[str], to: str, even_if_bad: bool) -
     begun = history.unfinished
     if begun is not None and begun.target == entry.digest and _held(entry, hosts):
         return Target(entry, f"finishes the rollback to {entry.label} on {fold_hosts(list(begun.pending))}", True)
-    if all(history.current.get(host) == entry.digest for host in hosts):
+    if all(history.current.get(host) == entry.digest for host in hosts) and history.agreed:
         return Target(None, f"{entry.label} is in use on all of {fold_hosts(list(hosts))} already")
     if not even_if_bad and entry.state in ("bad", "left"):
         word = "known to be bad" if entry.state == "bad" else "one that was rolled back from"
@@ -88,6 +89,20 @@ def _named(history: History, hosts: Sequence[str], to: str, even_if_bad: bool) -
     if missing:
         raise FindingError(f"{entry.label} is not on {fold_hosts(missing)}", next="invoke provision")
     return Target(entry)
+
+
+def _undone(history: History) -> str:
+    """What a rollback undoes, where the links alone do not tell."""
+    last = history.to_leave
+    return "" if history.agreed or last is None else f"{last.label} was deployed last: it is undone on all of them"
+
+
+def _instead(history: History, hosts: Sequence[str]) -> str:
+    """What to type where hosts use different releases and there is none before: the one deployed last, on all."""
+    last = history.to_leave
+    if not history.agreed and last is not None and last.state == "good" and _everywhere(last, hosts):
+        return f"invoke rollback --to {last.label} puts all of them on it"
+    return "invoke releases"
 
 
 def _everywhere(entry: Entry, hosts: Sequence[str]) -> bool:

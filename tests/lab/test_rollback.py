@@ -70,6 +70,48 @@ def test_a_deploy_that_stopped_half_way_is_told_and_finished(site: Site) -> None
     assert "nothing wrong found" in site.good("status")
 
 
+def points_at(site: Site, host: str) -> str:
+    return os.path.basename(os.readlink(site.root(host) / "current"))
+
+
+def change_link(site: Site, host: str, digest: str) -> None:
+    link = site.root(host) / "current"
+    link.unlink()
+    link.symlink_to(f"releases/{digest}")
+
+
+@pytest.mark.full
+def test_a_link_that_was_changed_by_hand_is_told_and_a_rollback_leaves_what_was_deployed_last(site: Site) -> None:
+    site.write(context_length=57344)
+    site.good("provision", "--yes")
+    first = points_at(site, "lab-w1")
+    site.write(context_length=40960)
+    endpoint = endpoint_of(site.good("provision", "--yes"))
+    second = points_at(site, "lab-w1")
+    said = answer(endpoint)
+    numbers = {row["digest"]: row["release"] for row in site.data("releases")}
+    old, new = numbers[first[:12]], numbers[second[:12]]
+    change_link(site, "lab-w1", first)
+    done = site.run("status")
+    assert done.returncode == 4 and f"lab-w1 was switched to {new}; its `current` was changed by hand" in done.stdout
+    rehearsed = site.good("rollback", "--rehearse", "--yes")
+    assert f"{new} -> {old}" in rehearsed and f"{new} was deployed last" in rehearsed, rehearsed
+    back = site.good("rollback", "--yes")
+    assert f"release {old}   was {new}" in back and "switched on 2 of 3" in back and "there on 1 already" in back, back
+    assert {points_at(site, host) for host in HOSTS} == {first}
+    assert {node["release"] for node in site.nodes().values()} == {old}
+    assert {row["release"]: row["state"] for row in site.data("releases") if row["release"] in (old, new)} == {
+        old: "current, good", new: "rolled back from"}
+    assert answer(endpoint) == said
+    for host in HOSTS:
+        change_link(site, host, second)
+    done = site.run("status")
+    assert done.returncode == 4 and f"r1 runs {old}, and `current` names {new}" in " ".join(done.stdout.split())
+    site.good("provision", "--yes")
+    assert {node["release"] for node in site.nodes().values()} == {new}
+    assert "nothing wrong found" in site.good("status")
+
+
 def test_where_the_one_before_cannot_start_the_next_that_can_is_offered_and_nothing_stops(site: Site) -> None:
     """Three good releases; the port of the middle one is taken by somebody else today."""
     site.write(context_length=49152)

@@ -197,23 +197,34 @@ def _switch(task):
     """Point `current` at a release: written beside it, then renamed over it.
 
     `leaving` says that a rollback leaves what was in use: that is marked with the same stroke, so that a run cut off
-    here never comes back to it. `undo` says that a start failed and this is what was in use before.
+    here never comes back to it. `undo` says that a start failed and this is what was in use before. A link that was
+    changed by hand put nothing in use: what the last switch went to is left then, and where the link names the release
+    already, the switch is only written down.
     """
     digest = _digest(task)
     before = current(task)
-    if before == digest:
+    used = _switched_to(task) or before
+    if before == digest == used:
         return {"changed": False, "before": before}
     if read_release(task, digest) is None:
         raise Failure("the release %s is not here: nothing was switched" % digest[:12], next="invoke provision")
     if not task.check:
-        path = os.path.join(task.root, "current")
-        os.rename(_staged(task, digest, path), path)
-        leaving = before if task.args["leaving"] else None
-        events = [(digest, "switched", {"previous": before, "leaving": leaving, "undo": task.args["undo"] or None})]
+        if before != digest:
+            path = os.path.join(task.root, "current")
+            os.rename(_staged(task, digest, path), path)
+        leaving = used if task.args["leaving"] and used != digest else None
+        events = [(digest, "switched", {"previous": used if before == digest else before, "leaving": leaving,
+                                        "undo": task.args["undo"] or None})]
         if leaving:
             events.append((leaving, "left", {"reason": task.args.get("reason")}))
         _remember_all(task, events)
-    return {"changed": True, "before": before}
+    return {"changed": before != digest, "before": before}
+
+
+def _switched_to(task):
+    """The release that the last switch here went to, None without one."""
+    last = [e for e in history(task) if e["event"] in ("switched", "unswitched")][-1:]
+    return last[0]["digest"] if last and last[0]["event"] == "switched" else None
 
 
 def _staged(task, digest, path):

@@ -56,6 +56,15 @@ def test_a_mix_of_releases_in_use_is_named() -> None:
     assert found(view(node("g1"), node("g2")), {"g1": A, "g2": B}) == [("release.mixed", "g[1-2]")]
 
 
+def test_a_replica_that_runs_another_release_than_the_links_name_is_told() -> None:
+    assert found(view(node("g1"), node("g2")), {"g1": B, "g2": B}) == [("release.running", "g[1-2]")]
+    assert found(view(node("g1"), node("g2", "stopped")), {"g1": B, "g2": B}) == [
+        ("process.absent", "g2"), ("release.running", "g1")]
+    by_hand = History((), {"g1": A, "g2": B}, by_hand={"g2": A})
+    mixed, = findings(Survey({"r1": view(node("g1"), node("g2"))}, by_hand, {}))
+    assert mixed.check == "release.mixed" and "its `current` was changed by hand" in mixed.details[0]
+
+
 @pytest.mark.parametrize(("replica", "what"), [
     (view(node("g1"), node("g2")), "keep"),
     (view(node("g1", "stopped"), node("g2", "absent"), probe=None), "start"),

@@ -106,6 +106,51 @@ def test_clocks_of_hosts_are_not_compared() -> None:
     assert rollback_target(ahead, HOSTS).entry is None, "r0003 waits, whatever the clocks say"
 
 
+def by_host(**hosts: tuple[list[Step], int | None]) -> History:
+    return merge({host: store(steps, current) for host, (steps, current) in hosts.items()})
+
+
+def test_a_good_release_that_one_host_does_not_use_any_more_is_what_a_rollback_leaves() -> None:
+    """A link changed by hand: the newest that was good everywhere is the one to leave, not the one to go to."""
+    steps: list[Step] = [*live(1), *live(2)]
+    history = by_host(gpu01=(steps, 2), gpu02=(steps, 1))
+    assert history.by_hand == {"gpu02": release(2).digest} and not history.agreed
+    target = rollback_target(history, HOSTS)
+    assert target.entry is not None and target.entry.number == 1
+    assert "r0002 was deployed last: it is undone" in target.reason
+    assert number_of(by_host(gpu01=(steps, 2), gpu02=(steps, None)), None) == 1, "a link that is gone"
+    everywhere = by_host(gpu01=(steps, 1), gpu02=(steps, 1))
+    assert not everywhere.mixed and number_of(everywhere) == 1 == number_of(everywhere, "r0001"), "r0002 runs still"
+    assert number_of(by_host(gpu01=(steps, 2), gpu02=(steps, 1)), "r0002") == 2, "forward only when it is named"
+
+
+def test_a_cut_deploy_of_an_earlier_release_is_undone() -> None:
+    """r0001 was deployed again and came to one host: who has the other's last switch behind it is the newer, and the
+    clock of the other, an hour ahead, does not matter."""
+    steps: list[Step] = [*live(1), *live(2)]
+    history = merge({"gpu01": store([*steps, ("switched", 1, {"previous": 2})], 1),
+                     "gpu02": store(steps, 2, clock=3600)})
+    assert history.to_leave is not None and history.to_leave.number == 1 and not history.by_hand
+    assert number_of(history) == 2
+
+
+def test_a_start_that_failed_and_came_back_on_one_host_alone_is_undone() -> None:
+    cut: list[Step] = [*live(1), *live(2), ("made", 3), ("switched", 3, {"previous": 2}), ("bad", 3)]
+    history = by_host(gpu01=([*cut, ("switched", 2, {"previous": 3, "undo": True})], 2), gpu02=(cut, 3))
+    assert number_of(history) == 2
+    back: list[Step] = [*cut, ("switched", 2, {"previous": 3, "undo": True})]
+    by_hand = by_host(gpu01=(back, 2), gpu02=(back, 3))
+    assert number_of(by_hand) == 2, "r0002 is not in use on all of them: there is something to do"
+
+
+def test_without_an_earlier_one_the_release_that_all_had_is_offered() -> None:
+    steps: list[Step] = [("made", 1), ("switched", 1), ("bad", 1), *live(2)]
+    with pytest.raises(FindingError) as caught:
+        rollback_target(by_host(gpu01=(steps, 2), gpu02=(steps, 1)), HOSTS)
+    assert caught.value.next == "invoke rollback --to r0002 puts all of them on it"
+    assert caught.value.found == "r0001 bad"
+
+
 @pytest.mark.parametrize(("steps", "label"), [([("bad", 2)], "r0002"), ([("left", 2)], "r0002")])
 def test_one_known_to_be_bad_only_when_told(steps: list[Step], label: str) -> None:
     history = all_of([*live(1), *live(2), *steps, *live(3)], 3)
