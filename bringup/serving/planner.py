@@ -17,8 +17,9 @@ from bringup.inventory.model import Inventory
 from bringup.serving.engines.facts import Engine, engine_named
 from bringup.serving.plan import ROUTER_ROLE, LaunchPlan, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment, read_deployment
-from bringup.serving.planning.fit import Choice, arithmetic, choose, node_count
-from bringup.serving.planning.pools import POOLS, pool_nodes, pool_numbers, pool_replica
+from bringup.serving.planning.fit import Choice, Misfit, arithmetic
+from bringup.serving.planning.near import settle_or_tell, with_nearest
+from bringup.serving.planning.pools import POOLS, pool_numbers, pool_replica
 from bringup.serving.planning.ranks import world_size
 from bringup.serving.planning.replicas import cut_replicas, host_groups, with_spares
 from bringup.serving.planning.router import PROGRAM as ROUTER
@@ -33,7 +34,7 @@ from bringup.serving.planning.site import (
     serves_http,
 )
 from bringup.serving.recipes.load import find_recipe, load_library
-from bringup.serving.recipes.render import INTERFACE, Rendering, Request, render
+from bringup.serving.recipes.render import INTERFACE, Rendering, Request
 from bringup.serving.recipes.schema import Library
 from bringup.serving.recipes.servers import render_for
 from bringup.serving.traffic import hooks_of
@@ -54,7 +55,10 @@ def make_plan(inventory: Inventory, project: Project, variables: Variables, *, l
     """
     base = _base(inventory, project, variables)
     deployment, engine, choice = base.deployment, base.engine, base.choice
-    replicas, spare = cut_replicas(inventory, deployment, base.nodes)
+    try:
+        replicas, spare = cut_replicas(inventory, deployment, base.nodes)
+    except Misfit as error:
+        raise with_nearest(error, base.library, choice.recipe, deployment, _host_count(inventory)) from None
     replicas, spare = with_spares(replicas, spare, variables(next(iter(inventory.hosts))).get("bringup_replace"))
     paths = {host: str((variables(host).get("deployment") or {}).get("model_path") or deployment.model_path)
              for hosts in replicas.values() for host in hosts}
@@ -145,14 +149,16 @@ def _base(inventory: Inventory, project: Project, variables: Variables) -> _Base
     name = deployment.recipe
     if name.endswith((".yml", ".yaml")):
         name = str(project.root / name)
-    choice = choose(library, find_recipe(library, name, deployment.where("recipe")), deployment)
+    settled = settle_or_tell(library, find_recipe(library, name, deployment.where("recipe")), deployment,
+                             _host_count(inventory))
+    choice = settled.choice
     version, version_reason = _version(project, deployment, engine)
     _check_version(choice, engine, version, deployment)
-    if choice.strategy.deploy_type == POOLS:
-        nodes, nodes_reason = pool_nodes(choice, deployment, render(library, choice.recipe, _request(choice, 1)))
-    else:
-        nodes, nodes_reason = node_count(choice, deployment)
-    return _Base(deployment, engine, library, choice, version, version_reason, nodes, nodes_reason)
+    return _Base(deployment, engine, library, choice, version, version_reason, settled.nodes, settled.reason)
+
+
+def _host_count(inventory: Inventory) -> int:
+    return sum(len(hosts) for hosts in host_groups(inventory))
 
 
 def _container(base: _Base) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Does it fit: sizes of the parallel dimensions, memory, hardware, strategies; and the nearest that does."""
+"""Does it fit: sizes of the parallel dimensions, memory, hardware, strategies. What would is `near`'s."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ LOAD_BYTES_PER_SECOND = 0.65e9
 """Slow end of reported loads of GLM-5 (163 shards of 9 GB in 9 to 40 minutes)."""
 WARM_UP_SECONDS = 600
 """Kernels that are compiled at the first start take 10 minutes and more."""
-_PRECISIONS = {"nvfp4": ("blackwell",)}
+PRECISIONS = {"nvfp4": ("blackwell",)}
 MOST_NODES = 16
+
+
+class Misfit(InputError):
+    """A combination of known names that does not go together, or not on these devices."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,18 @@ def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
     if deployment.engine != "vllm":
         engine = recipe.engines.get(deployment.engine)
         if engine is None:
-            raise InputError(f"the recipe {recipe.name} does not say how {deployment.engine} serves it",
-                             where=deployment.where("engine"), expected=", ".join(["vllm", *recipe.engines]))
+            raise Misfit(f"the recipe {recipe.name} does not say how {deployment.engine} serves it",
+                         where=deployment.where("engine"), expected=", ".join(["vllm", *recipe.engines]))
     hardware = _known(library.hardware, deployment.hardware, "hardware", deployment)
     variant = _variant(recipe, deployment)
     allowed = engine.strategies if engine else recipe.compatible_strategies
     name = deployment.strategy or recipe.default_strategy or allowed[0]
     strategy = _known(library.strategies, name, "strategy", deployment)
     if name not in allowed:
-        raise InputError(f"{recipe.name} on {deployment.engine} does not run as {name}",
-                         where=deployment.where("strategy"), expected=", ".join(allowed),
-                         next=f"strategy: {nearest(name, allowed) or allowed[0]}")
+        raise Misfit(f"{recipe.name} on {deployment.engine} does not run as {name}",
+                     where=deployment.where("strategy"), expected=", ".join(allowed))
     _gate_hardware(recipe, variant, hardware, engine, deployment)
+    _gate_strategy(recipe, strategy, hardware, deployment)
     known = engine.features if engine else recipe.features
     features = deployment.features if deployment.features is not None else tuple(
         key for key in known if key not in recipe.opt_in_features)
@@ -73,7 +77,7 @@ def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
                              where=deployment.where("features"), expected=", ".join(known),
                              next=f"nearest: {near}" if near else None)
         if feature in variant.without_features:
-            raise InputError(f"the variant {variant.key} goes without {feature}", where=deployment.where("features"))
+            raise Misfit(f"the variant {variant.key} goes without {feature}", where=deployment.where("features"))
     ordered = tuple(key for key in known if key in features)
     return Choice(recipe, variant, strategy, hardware, engine, ordered)
 
@@ -94,41 +98,40 @@ def _gate_hardware(recipe: Recipe, variant: Variant, hardware: Hardware, engine:
                    deployment: Deployment) -> None:
     if engine is None and hardware.brand == "Huawei":
         others = [name for name, part in recipe.engines.items() if hardware.name in part.hardware]
-        raise InputError(f"vllm alone does not run on {hardware.name}", where=deployment.where("engine"),
-                         expected=", ".join(others) or "another engine",
-                         next=f"engine: {others[0]}" if others else None)
+        raise Misfit(f"vllm alone does not run on {hardware.name}", where=deployment.where("engine"),
+                     expected=", ".join(others) or "another engine")
     if variant.engines and deployment.engine not in variant.engines:
-        raise InputError(f"the variant {variant.key} is for {', '.join(variant.engines)}",
-                         where=deployment.where("variant"), next=_other_variant(recipe, hardware, deployment.engine))
-    generations = _PRECISIONS.get(variant.precision)
+        raise Misfit(f"the variant {variant.key} is for {', '.join(variant.engines)}",
+                     where=deployment.where("variant"))
+    generations = PRECISIONS.get(variant.precision)
     if variant.supported_hardware and hardware.name not in variant.supported_hardware:
-        raise InputError(f"the variant {variant.key} does not run on {hardware.name}",
-                         where=deployment.where("variant"), expected=", ".join(variant.supported_hardware),
-                         next=_other_variant(recipe, hardware, deployment.engine))
+        raise Misfit(f"the variant {variant.key} does not run on {hardware.name}",
+                     where=deployment.where("variant"), expected=", ".join(variant.supported_hardware))
     if generations and hardware.generation not in generations:
-        raise InputError(f"{variant.precision} weights run on {', '.join(generations)} only, {hardware.name} is "
-                         f"{hardware.generation}", where=deployment.where("variant"),
-                         next=_other_variant(recipe, hardware, deployment.engine))
+        raise Misfit(f"{variant.precision} weights run on {', '.join(generations)} only, {hardware.name} is "
+                     f"{hardware.generation}", where=deployment.where("variant"))
     if recipe.hardware.get(hardware.name) == "unsupported":
-        raise InputError(f"{recipe.name} does not run on {hardware.name}", where=deployment.where("hardware"))
+        raise Misfit(f"{recipe.name} does not run on {hardware.name}", where=deployment.where("hardware"))
     if engine:
         if engine.hardware and hardware.name not in engine.hardware:
-            raise InputError(f"{recipe.name} on {engine.engine} does not run on {hardware.name}",
-                             where=deployment.where("hardware"), expected=", ".join(engine.hardware))
+            raise Misfit(f"{recipe.name} on {engine.engine} does not run on {hardware.name}",
+                         where=deployment.where("hardware"), expected=", ".join(engine.hardware))
         if engine.variants and variant.key not in engine.variants:
-            raise InputError(f"{recipe.name} on {engine.engine} does not run as variant {variant.key}",
-                             where=deployment.where("variant"), expected=", ".join(engine.variants))
+            raise Misfit(f"{recipe.name} on {engine.engine} does not run as variant {variant.key}",
+                         where=deployment.where("variant"), expected=", ".join(engine.variants))
 
 
-def _other_variant(recipe: Recipe, hardware: Hardware, engine: str) -> str | None:
-    for key, variant in recipe.variants.items():
-        if variant.engines and engine not in variant.engines:
-            continue
-        if variant.supported_hardware and hardware.name not in variant.supported_hardware:
-            continue
-        if hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
-            return f"variant: {key}"
-    return None
+def _gate_strategy(recipe: Recipe, strategy: Strategy, hardware: Hardware, deployment: Deployment) -> None:
+    where = deployment.where("strategy")
+    told = recipe.strategy_hardware.get(strategy.name, {})
+    if "unsupported" in (told.get(hardware.name), told.get(hardware.generation)):
+        raise Misfit(f"{recipe.name} does not run as {strategy.name} on {hardware.name}", where=where)
+    if strategy.deploy_type == "multi_node" and not hardware.scalable:
+        raise Misfit(f"{strategy.name} is for several nodes, {hardware.display_name} is a machine of its own",
+                     where=where)
+    if strategy.deploy_type == "single_node" and hardware.gpu_count < strategy.min_gpus:
+        raise Misfit(f"{strategy.name} wants {strategy.min_gpus} devices, {hardware.display_name} has "
+                     f"{hardware.gpu_count}", where=where)
 
 
 def memory_needed(choice: Choice) -> float:
@@ -139,23 +142,22 @@ def memory_needed(choice: Choice) -> float:
 
 
 def node_count(choice: Choice, deployment: Deployment) -> tuple[int, str]:
-    """Nodes of a replica and the reason. Raises InputError when sizes, memory and strategy do not go together."""
+    """Nodes of a replica and the reason. Raises Misfit when sizes, memory and strategy do not go together."""
     hardware, strategy = choice.hardware, choice.strategy
     wanted = memory_needed(choice)
     least = max(1, math.ceil(wanted / hardware.vram_gb)) if hardware.vram_gb else 1
-    nodes, reason = _nodes_asked(choice, deployment, least)
+    nodes, reason = nodes_asked(choice, deployment, least)
     if strategy.deploy_type == "single_node" and nodes != 1:
-        raise InputError(f"{strategy.name} is for one node, {nodes} are asked for", where=deployment.where("nodes"),
-                         next=f"strategy: {_multi(choice) or 'multi_node_tp'}")
+        raise Misfit(f"{strategy.name} is for one node, {nodes} are asked for", where=deployment.where("nodes"))
     if nodes > MOST_NODES:
-        raise InputError(f"a replica of {nodes} nodes is more than recipes know", where=deployment.where("nodes"),
-                         expected=f"{MOST_NODES} at most")
+        raise Misfit(f"a replica of {nodes} nodes is more than recipes know", where=deployment.where("nodes"),
+                     expected=f"{MOST_NODES} at most")
     if nodes < least:
-        raise InputError(
+        raise Misfit(
             f"{choice.recipe.name} {choice.variant.precision} needs {wanted:,.0f} GB, "
             f"{plural(nodes, 'node')} of {hardware.display_name} {'has' if nodes == 1 else 'have'} "
             f"{nodes * hardware.vram_gb:,.0f} GB",
-            where=deployment.where("variant"), expected=plural(least, "node"), next=_nearest_fit(choice, least))
+            where=deployment.where("variant"), expected=plural(least, "node"))
     check_sizes(choice, deployment, nodes)
     _check_room(choice, deployment, nodes)
     return nodes, reason
@@ -167,14 +169,10 @@ def _check_room(choice: Choice, deployment: Deployment, nodes: int) -> None:
     if left is None or left > 0:
         return
     per_device = weights_per_device(choice, nodes) or 0.0
-    fits = [count for count in range(nodes + 1, MOST_NODES + 1) if (weights_per_device(choice, count) or 0.0)
-            < choice.hardware.vram_gb / choice.hardware.gpu_count * utilization(choice)]
-    raise InputError(
+    raise Misfit(
         f"{choice.strategy.name} puts {per_device:,.1f} GB of weights on each device of "
         f"{choice.hardware.vram_gb / choice.hardware.gpu_count:,.0f} GB and leaves no room for the KV cache",
-        where=deployment.where("strategy"), expected=f"less than {utilization(choice):.0%} of the device",
-        next=f"nodes: {fits[0]}" if fits and choice.strategy.deploy_type == "multi_node"
-        else _nearest_fit(choice, nodes + 1))
+        where=deployment.where("strategy"), expected=f"less than {utilization(choice):.0%} of the device")
 
 
 def weights_per_device(choice: Choice, nodes: int) -> float | None:
@@ -208,7 +206,8 @@ def utilization(choice: Choice) -> float:
     return float(given) if given else UTILIZATION
 
 
-def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
+def nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
+    """Nodes that a deployment names or its sizes make, else the fewest of the strategy from `least` on; the reason."""
     if deployment.nodes is not None:
         return deployment.nodes, "nodes in the inventory"
     if deployment.replicas:
@@ -221,8 +220,10 @@ def _nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[in
     heads = choice.recipe.shape.attention_heads
     for nodes in range(max(2, least), MOST_NODES + 1):
         tp, _, dp = parallel_sizes(choice, nodes)
-        if not heads or dp > 1 or heads % tp == 0:
-            more = f" and whose devices divide {heads} heads" if nodes > max(2, least) else ""
+        # heads that the recipe does not tell are a power of two in most models
+        even = heads % tp == 0 if heads else tp & (tp - 1) == 0
+        if dp > 1 or even:
+            more = f" and whose devices divide {heads or 'the'} heads" if nodes > max(2, least) else ""
             return nodes, f"the fewest nodes whose memory holds {memory_needed(choice):,.0f} GB{more}"
     return max(2, least), "the fewest nodes whose memory holds it"
 
@@ -235,20 +236,19 @@ def check_sizes(choice: Choice, deployment: Deployment, nodes: int) -> None:
     for size in dict.fromkeys((asked_tp, tp)):
         if heads and dp == 1 and heads % size:
             good = [number for number in range(1, heads + 1) if heads % number == 0]
-            raise InputError(f"tensor parallel {size} does not divide the {heads} attention heads of "
-                             f"{choice.recipe.name}",
-                             where=deployment.where("tensor_parallel" if deployment.tensor_parallel else "strategy"),
-                             expected=", ".join(str(number) for number in good), next=_nearest_split(choice, nodes))
+            raise Misfit(f"tensor parallel {size} does not divide the {heads} attention heads of "
+                         f"{choice.recipe.name}",
+                         where=deployment.where("tensor_parallel" if deployment.tensor_parallel else "strategy"),
+                         expected=", ".join(str(number) for number in good))
     if deployment.tensor_parallel not in (None, tp) or deployment.pipeline_parallel not in (None, pp):
-        raise InputError(
+        raise Misfit(
             f"{choice.strategy.name} on {plural(nodes, 'node')} of {choice.hardware.gpu_count} devices makes tensor "
             f"parallel {tp} x pipeline {pp}",
             where=deployment.where("tensor_parallel" if deployment.tensor_parallel else "pipeline_parallel"),
-            found=f"{deployment.tensor_parallel or tp} x {deployment.pipeline_parallel or pp}",
-            next=_nearest_split(choice, nodes))
+            found=f"{deployment.tensor_parallel or tp} x {deployment.pipeline_parallel or pp}")
     layers = choice.recipe.shape.layers
     if layers and pp > layers:
-        raise InputError(f"pipeline {pp} is more than the {layers} layers", where=deployment.where("nodes"))
+        raise Misfit(f"pipeline {pp} is more than the {layers} layers", where=deployment.where("nodes"))
 
 
 def parallel_sizes(choice: Choice, nodes: int) -> tuple[int, int, int]:
@@ -257,34 +257,6 @@ def parallel_sizes(choice: Choice, nodes: int) -> tuple[int, int, int]:
         return part_sizes(choice.strategy, choice.hardware, nodes)
     override = choice.recipe.strategy_overrides.get(choice.strategy.name, StrategyOverride())
     return sizes(Parts(choice.recipe, choice.variant, choice.strategy, override, choice.hardware, ()), nodes)
-
-
-def _nearest_split(choice: Choice, nodes: int) -> str | None:
-    heads, local = choice.recipe.shape.attention_heads, choice.hardware.gpu_count
-    strategies = choice.engine.strategies if choice.engine else choice.recipe.compatible_strategies
-    if nodes > 1 and "multi_node_tp_pp" in strategies and heads and heads % local == 0:
-        return (f"strategy: multi_node_tp_pp   (tensor parallel {local} x pipeline {nodes} on the same "
-                f"{plural(nodes, 'node')})")
-    if heads:
-        fewer = [count for count in range(nodes, 0, -1) if heads % (local * count) == 0]
-        return f"nodes: {fewer[0]}   (tensor parallel {local * fewer[0]})" if fewer else None
-    return None
-
-
-def _multi(choice: Choice) -> str | None:
-    strategies = choice.engine.strategies if choice.engine else choice.recipe.compatible_strategies
-    return next((name for name in strategies if name.startswith("multi_node")), None)
-
-
-def _nearest_fit(choice: Choice, least: int) -> str:
-    hardware = choice.hardware
-    if choice.engine is None:
-        for key, variant in choice.recipe.variants.items():
-            fits = variant.vram_minimum_gb <= hardware.vram_gb
-            anywhere = not variant.supported_hardware and not variant.engines
-            if fits and anywhere and hardware.generation in _PRECISIONS.get(variant.precision, (hardware.generation,)):
-                return f"variant: {key}   ({variant.precision}, {variant.vram_minimum_gb:,.0f} GB, one node)"
-    return f"strategy: {_multi(choice) or 'multi_node_tp'} with nodes: {least}"
 
 
 def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bringup.base.errors import InputError
 from bringup.base.text import plural
 from bringup.serving.plan import ROUTER_ROLE, Argument, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment
-from bringup.serving.planning.fit import Choice, utilization
+from bringup.serving.planning.fit import Choice, Misfit, utilization
 from bringup.serving.planning.ranks import world_size
 from bringup.serving.planning.router import router_process
 from bringup.serving.planning.site import Node, Site, Words, common_of, environment_of, own_words
@@ -59,13 +58,13 @@ def layout_of(role: str, pool: PoolRendering, local: int, nodes: int) -> Layout:
 
 
 def pool_nodes(choice: Choice, deployment: Deployment, rendering: Rendering) -> tuple[int, str]:
-    """Nodes of a replica and why: what is asked for, else the fewest that hold it. Raises InputError."""
+    """Nodes of a replica and why: what is asked for, else the fewest that hold it. Raises Misfit."""
     asked, where = deployment.nodes, "nodes"
     if asked is None and deployment.replicas:
         asked, where = len(next(iter(deployment.replicas.values()))), "replicas"
     if asked is not None and asked > MOST_NODES:
-        raise InputError(f"{choice.strategy.name} puts its two pools on one node or two, {plural(asked, 'node')} are "
-                         "asked for", where=deployment.where(where), expected="1 or 2", next="nodes: 2")
+        raise Misfit(f"{choice.strategy.name} puts its two pools on one node or two, {plural(asked, 'node')} are "
+                     "asked for", where=deployment.where(where), expected="1 or 2")
     told = {1: "both pools on one node, half of its devices each", 2: "a node for each pool, the router beside prefill"}
     if asked is not None:
         pool_numbers(choice, deployment, rendering, asked)
@@ -73,7 +72,7 @@ def pool_nodes(choice: Choice, deployment: Deployment, rendering: Rendering) -> 
     try:
         pool_numbers(choice, deployment, rendering, 1)
         return 1, told[1]
-    except InputError:
+    except Misfit:
         pool_numbers(choice, deployment, rendering, 2)
         return 2, told[2]
 
@@ -81,15 +80,14 @@ def pool_nodes(choice: Choice, deployment: Deployment, rendering: Rendering) -> 
 def pool_numbers(choice: Choice, deployment: Deployment, rendering: Rendering, nodes: int) -> Mapping[str, Any]:
     """What the arithmetic says of the pools, each of which holds all of the weights.
 
-    Raises InputError where the devices are too few or leave no room for the cache, with what would fit.
+    Raises Misfit where the devices are too few or leave no room for the cache.
     """
     local = choice.hardware.gpu_count
     each = {role: layout_of(role, pool, local, nodes) for role, pool in pools_of(rendering).items()}
     for role, layout in each.items():
         if len(layout.devices) < layout.ranks:
-            raise InputError(f"the {role} pool has {plural(layout.ranks, 'rank')} and {len(layout.devices)} devices "
-                             f"of {plural(nodes, 'node')}", where=deployment.where("strategy"),
-                             next="nodes: 2   (a node for each pool)" if nodes == 1 else None)
+            raise Misfit(f"the {role} pool has {plural(layout.ranks, 'rank')} and {len(layout.devices)} devices "
+                         f"of {plural(nodes, 'node')}", where=deployment.where("strategy"))
     needed, there = 2 * choice.variant.vram_minimum_gb, choice.hardware.vram_gb * nodes
     first = next(iter(each.values()))
     numbers: dict[str, Any] = {
@@ -99,15 +97,14 @@ def pool_numbers(choice: Choice, deployment: Deployment, rendering: Rendering, n
     device = choice.hardware.vram_gb / local
     weights = max((_weights(choice, layout) or 0.0 for layout in each.values()), default=0.0)
     if weights and device * utilization(choice) - weights <= 0:
-        raise InputError(
+        raise Misfit(
             f"each pool puts {weights:,.1f} GB of weights on each of its {len(first.devices)} devices of "
             f"{device:,.0f} GB and leaves no room for the KV cache", where=deployment.where("strategy"),
-            expected=f"less than {utilization(choice):.0%} of the device", next=_nearest(choice, rendering, nodes))
+            expected=f"less than {utilization(choice):.0%} of the device")
     if needed > there:
-        raise InputError(f"two pools of {choice.recipe.name} {choice.variant.precision} need {needed:,.0f} GB, "
-                         f"{plural(nodes, 'node')} of {choice.hardware.display_name} "
-                         f"{'has' if nodes == 1 else 'have'} {there:,.0f} GB", where=deployment.where("strategy"),
-                         next=_nearest(choice, rendering, nodes))
+        raise Misfit(f"two pools of {choice.recipe.name} {choice.variant.precision} need {needed:,.0f} GB, "
+                     f"{plural(nodes, 'node')} of {choice.hardware.display_name} "
+                     f"{'has' if nodes == 1 else 'have'} {there:,.0f} GB", where=deployment.where("strategy"))
     if not weights:
         return numbers
     left = device * utilization(choice) - weights
@@ -126,28 +123,6 @@ def _weights(choice: Choice, layout: Layout) -> float | None:
     if layout.dp == 1 or share is None:
         return weights / layout.tp
     return weights * share / layout.ranks + weights * (1 - share) / layout.tp
-
-
-def _nearest(choice: Choice, rendering: Rendering, nodes: int) -> str:
-    """What would fit: a node for each pool, a smaller variant, else another strategy."""
-    variants = [choice.variant, *(variant for variant in choice.recipe.variants.values()
-                                  if not variant.supported_hardware and not variant.engines
-                                  and variant.vram_minimum_gb < choice.variant.vram_minimum_gb)]
-    for variant in variants:
-        for count in range(nodes, MOST_NODES + 1):
-            if (variant, count) == (choice.variant, nodes):
-                continue
-            device = choice.hardware.vram_gb / choice.hardware.gpu_count
-            smaller = replace(choice, variant=variant)
-            layouts = [layout_of(role, pool, choice.hardware.gpu_count, count)
-                       for role, pool in pools_of(rendering).items()]
-            fits = all((_weights(smaller, layout) or 0.0) < device * utilization(smaller) for layout in layouts)
-            if fits and 2 * variant.vram_minimum_gb <= choice.hardware.vram_gb * count \
-                    and all(len(layout.devices) >= layout.ranks for layout in layouts):
-                name = "" if variant is choice.variant else f"variant: {variant.key} with "
-                return f"{name}nodes: {count}"
-    others = [name for name in choice.recipe.compatible_strategies if name != choice.strategy.name]
-    return f"strategy: {others[0]}" if others else "hardware with more memory: invoke plan --options"
 
 
 def pool_replica(name: str, site: Site, renderings: Mapping[str, Rendering], local: int, lab: bool

@@ -9,6 +9,7 @@ from bringup.base.errors import InputError
 from bringup.base.text import nearest, plural
 from bringup.inventory.model import Inventory
 from bringup.serving.planning.deployment import Deployment
+from bringup.serving.planning.fit import Misfit
 
 HEADS = ("head", "heads")
 WORKERS = ("workers", "worker")
@@ -44,7 +45,7 @@ def cut_replicas(inventory: Inventory, deployment: Deployment, nodes: int
     else:
         replicas = [tuple(every[start:start + nodes]) for start in range(0, len(every) - nodes + 1, nodes)]
     if not replicas:
-        raise InputError(
+        raise Misfit(
             f"a replica takes {plural(nodes, 'node')} and the inventory has {plural(len(every), 'host')}",
             where=deployment.where("nodes"), expected=plural(nodes, "host"), found=", ".join(every) or "none")
     used = {host for hosts in replicas for host in hosts}

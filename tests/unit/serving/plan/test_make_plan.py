@@ -143,7 +143,7 @@ def test_tensor_parallel_24_is_refused_with_the_nearest_that_fits(site):
         site(1, 2, nodes=3)
     text = str(error.value)
     assert "tensor parallel 24 does not divide the 64 attention heads" in text
-    assert "strategy: multi_node_tp_pp   (tensor parallel 8 x pipeline 3 on the same 3 nodes)" in text
+    assert "strategy: multi_node_tp_pp   (bf16, tensor parallel 8 x pipeline 3, 1,786 of 3,384 GB on 3 nodes)" in text
 
 
 def test_eight_by_three_fits(site):
@@ -156,6 +156,7 @@ def test_sizes_that_the_strategy_does_not_make(site):
     with pytest.raises(InputError) as error:
         site(1, 2, strategy="multi_node_tp_pp", tensor_parallel=4, pipeline_parallel=6)
     assert "makes tensor parallel 8 x pipeline 3" in str(error.value)
+    assert "next      tensor_parallel: 8, pipeline_parallel: 3   (bf16" in str(error.value)
 
 
 def test_memory_that_is_not_there(site):
@@ -163,13 +164,19 @@ def test_memory_that_is_not_there(site):
         site(1, 0, strategy="single_node_tp")
     text = str(error.value)
     assert "needs 1,786 GB, 1 node of 8 x H200 141 GB has 1,128 GB" in text
-    assert "variant: fp8   (fp8, 893 GB, one node)" in text
+    assert "variant: fp8   (fp8, 893 of 1,128 GB on one node)" in text
+    assert "as bf16   engine: sglang-kt   (bf16, 210 of 1,128 GB on one node)" in text
+    # with a second host the same weights fit the same engine
+    with pytest.raises(InputError) as error:
+        site(1, 1, strategy="single_node_tp")
+    assert "as bf16   strategy: multi_node_tp   (bf16, tensor parallel 16, 1,786 of 2,256 GB on 2 nodes)" in str(
+        error.value)
 
 
 def test_weights_that_leave_no_room(site):
     with pytest.raises(InputError) as error:
         site(1, 2, strategy="multi_node_dep", nodes=2)
-    assert "leaves no room for the KV cache" in str(error.value) and "nodes: 3" in str(error.value)
+    assert "leaves no room for the KV cache" in str(error.value) and "strategy: multi_node_tp " in str(error.value)
     plan = site(1, 2, strategy="multi_node_dep", nodes=3)
     # 1,490 GB: 97.4 % in routed experts shared out over 24 devices, the rest on each
     assert plan.facts["weights_per_device_gb"] == pytest.approx(1490 * 0.974 / 24 + 1490 * 0.026, abs=0.1)
@@ -183,8 +190,9 @@ def test_fp8_on_one_node(site):
 
 
 def test_too_few_hosts(site):
-    with pytest.raises(InputError, match="a replica takes 2 nodes and the inventory has 1 host"):
+    with pytest.raises(InputError, match="a replica takes 2 nodes and the inventory has 1 host") as error:
         site(1, 0)
+    assert error.value.next == "variant: fp8, strategy: single_node_tp   (fp8, 893 of 1,128 GB on one node)"
 
 
 def test_a_variant_is_also_named_by_its_precision(site):
@@ -195,17 +203,18 @@ def test_a_variant_is_also_named_by_its_precision(site):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"stratgy": "multi_node_tp"}, "nearest: strategy"),
     ({"strategy": "multi_node_pt"}, "strategy: multi_node_tp"),
-    ({"strategy": "pd_cluster"}, "variant: fp8 with nodes: 2"),
+    ({"strategy": "pd_cluster"}, "variant: fp8   (fp8, 1,786 of 2,256 GB on 2 nodes)"),
     ({"hardware": "h20"}, "hardware: h200"),
-    ({"hardware": "ascend-a2", "variant": "nvfp4"}, "does not run on ascend-a2"),
-    ({"variant": "nvfp4"}, "does not run on h200"),
+    ({"hardware": "ascend-a2", "variant": "nvfp4"}, "engine: vllm-ascend, variant: w4a8, strategy: multi_node_tp_dp"),
+    ({"variant": "nvfp4"}, "next      variant: fp8   ("),
     ({"variant": "fp7"}, "variant: fp8"),
     ({"engine": "vlm"}, "engine: vllm"),
-    ({"engine": "vllm-ascend"}, "does not run as multi_node_tp"),
-    ({"engine": "vllm-ascend", "strategy": "multi_node_tp_dp"}, "on vllm-ascend does not run on h200"),
-    ({"hardware": "ascend-a3"}, "engine: vllm-ascend"),
+    ({"engine": "vllm-ascend"}, "next      engine: vllm   (bf16"),
+    ({"engine": "vllm-ascend", "strategy": "multi_node_tp_dp"}, "engine: vllm, strategy: multi_node_tp "),
+    ({"hardware": "ascend-a3"}, "engine: vllm-ascend, strategy: multi_node_tp_dp   (bf16"),
     ({"variant": "w8a8"}, "the variant w8a8 is for vllm-ascend"),
-    ({"engine": "sglang-kt"}, "does not run as multi_node_tp"),
+    ({"variant": "w8a8"}, "next      variant: fp8   (fp8"),
+    ({"engine": "sglang-kt"}, "next      strategy: single_node_tp   (bf16, 210 of 1,128 GB on one node)"),
     ({"recipe": "zai-org/GLM-51"}, "recipe: zai-org/GLM-5.1"),
     ({"recipe": "glm-5.1"}, "recipe: zai-org/GLM-5.1"),
     ({"manager": "docker"}, "the manager docker needs an `image`"),
@@ -214,6 +223,7 @@ def test_a_variant_is_also_named_by_its_precision(site):
     ({"features": "tool_calling"}, "features: [tool_calling]"),
     ({"nodes": "two"}, "`nodes` takes a whole number"),
     ({"nodes": 17}, "16 at most"),
+    ({"nodes": 17}, "next      nodes: 2   (bf16, tensor parallel 16"),
     ({"port": 70000}, "`port` takes a port"),
     ({"model_path": None}, "`deployment` lacks `model_path`"),
     ({"engine_version": "0.23.0"}, "needs vllm 0.24.0 or newer"),

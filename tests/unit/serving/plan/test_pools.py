@@ -98,12 +98,12 @@ def test_every_replica_of_pools_is_one_shape_and_documents_of_a_node_share_their
 def test_weights_that_leave_a_pool_no_room(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"189\.0 GB of weights on each of its 4 devices of 141 GB") as caught:
         plan(tmp_path, hardware="h200", nodes=1)
-    assert caught.value.next == "nodes: 2"
+    assert caught.value.next == "strategy: single_node_tp   (fp8, 893 of 1,128 GB on one node)"
     with pytest.raises(InputError, match="a replica takes 2 nodes and the inventory has 1 host"):
         plan(tmp_path, hardware="h200")
     with pytest.raises(InputError, match="leaves no room") as caught:
         plan(tmp_path, 2, hardware="h200", variant="default")
-    assert caught.value.next == "variant: fp8 with nodes: 2"
+    assert caught.value.next == "variant: fp8   (fp8, 1,786 of 2,256 GB on 2 nodes)"
     with pytest.raises(InputError, match="on one node or two, 3 nodes are asked for"):
         plan(tmp_path, 3, nodes=3)
 
@@ -119,7 +119,7 @@ def test_data_parallel_pools_want_a_node_each(tmp_path: Path) -> None:
     assert "strategy_overrides: {}" in text
     (shelf / "models/zai-org/GLM-5.1.yaml").write_text(text.replace("strategy_overrides: {}", own))
     with pytest.raises(InputError, match="the prefill pool has 8 ranks and 4 devices of 1 node") as caught:
-        plan(tmp_path, recipes="shelf", nodes=1)
+        plan(tmp_path, 2, recipes="shelf", nodes=1)
     assert str(caught.value.next).startswith("nodes: 2")
     prefill, decode, _ = (replica.head for replica in plan(tmp_path, 2, recipes="shelf").replicas)
     assert prefill.ports == (8001, *range(5557, 5565), 13345) and decode.ports[-1] == 13346
