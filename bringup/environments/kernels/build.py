@@ -12,6 +12,7 @@ from bringup.base.events import Note, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.environments.kernels.planning import Need, Planner, become, failed, order_of, renamed, runner
+from bringup.environments.kernels.recipe import Recipe
 from bringup.environments.kernels.signs import cause_of
 from bringup.environments.kernels.spread import spread
 from bringup.run.actions import Blob, Call, Fleet
@@ -26,6 +27,8 @@ _CALL = 120.0
 _FOLLOW = 8.0
 """Seconds that one look at a running job waits for news."""
 _DAY = 86400.0
+_FINDINGS = ("instruction", "compiler-too-new", "compiler-too-old", "assembler-too-old")
+"""Causes that lie in what the host is, not in the build: status 4."""
 
 
 def build_kernels(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
@@ -75,6 +78,7 @@ class _Kernel:
     def run(self) -> None:
         self.progress("looking")
         before = set(self.planner.results)
+        self.compilers()
         needs = self.planner.needs(self.name)
         groups: dict[str, list[str]] = {}
         for host, need in needs.items():
@@ -131,7 +135,7 @@ class _Kernel:
             if self.planner.kits[host].get("serving") and not self.may_load(host):
                 return None
             try:
-                self.packages(host, needs[host])
+                self.packages(host, needs[host].recipe)
             except StepError as error:
                 self.planner.results[host] = failed(host, error)
                 continue
@@ -152,18 +156,38 @@ class _Kernel:
             self.planner.results[host] = failed(host, StepError(f"{self.name} was not built: {host} serves"))
         return answer
 
-    def packages(self, host: str, need: Need) -> None:
+    def compilers(self) -> None:
+        """Install a compiler on hosts that have none: it is part of what a build is named by."""
+        lacking = [(host, recipe) for host, rows in self.planner.asked.items() for _, recipe in rows
+                   if recipe.name == self.name and "compiler" in recipe.uses and host not in self.planner.results
+                   and not self.planner.kits.get(host, {"compilers": [1]})["compilers"]]
+        for host, recipe in lacking:
+            try:
+                if not self.fleet.check:
+                    self.packages(host, recipe)
+                    continue
+            except StepError as error:
+                self.planner.results[host] = failed(host, error)
+                continue
+            self.fleet.emit(Note(f"{self.name}: no compiler is there; one would be installed first", host=host))
+            self.told[host][self.name] = {"digest": "", "changed": True, "how": "would be"}
+            self.planner.kits.pop(host)
+        again = [host for host, _ in lacking if host not in self.planner.results]
+        if again and not self.fleet.check:
+            self.planner.probe(again)
+
+    def packages(self, host: str, recipe: Recipe) -> None:
         """Install what the recipe's `system` names where something of it is missing. Raises StepError."""
         kit = self.planner.kits[host]
-        wanted = {key: [item for item in kit["missing"].get(key, []) if item in need.recipe.needs.get(key, ())]
+        wanted = {key: [item for item in kit["missing"].get(key, []) if item in recipe.needs.get(key, ())]
                   for key in ("pkg_config", "headers", "programs")}
         if not any(wanted.values()):
             return
         manager = {"yum": "dnf"}.get(str(kit["package_manager"]), str(kit["package_manager"]))
-        packages = list(need.recipe.system.get(manager, ()))
+        packages = list(recipe.system.get(manager, ()))
         lacking = ", ".join(item for items in wanted.values() for item in items)
         if not packages or not self.installs(self.fleet.variables(host)):
-            raise StepError(f"{need.name} needs what this host does not have: {lacking}",
+            raise StepError(f"{recipe.name} needs what this host does not have: {lacking}",
                             expected=f"the packages {' '.join(packages)}" if packages else None,
                             next=f"sudo {'apt-get' if manager == 'apt' else 'dnf'} install {' '.join(packages)}"
                             if packages else None)
@@ -172,7 +196,7 @@ class _Kernel:
                                                        "cache_valid_time": 86400, "update_cache": False},
                                            become="root", timeout=1800.0)})[host]
         if done.bad:
-            raise StepError(f"the packages of {need.name} cannot be installed", found=done.message or done.found,
+            raise StepError(f"the packages of {recipe.name} cannot be installed", found=done.message or done.found,
                             details=done.output[-5:], expected=" ".join(packages), next=done.next)
 
     def runtime(self, needs: Sequence[Need]) -> None:
@@ -315,7 +339,7 @@ def broken(need: Need, told: Mapping[str, Any], result: Result | None = None) ->
     message = f"{need.name}: {cause.cause}" if cause else (
         f"{need.name} failed in `{step}`" + (f" with status {rc}" if rc is not None else "")
         + (f": {told['message']}" if told.get("message") else ""))
-    finding = {"exit_status": int(ExitStatus.FINDING)} if cause and cause.id == "instruction" else {}
+    finding = {"exit_status": int(ExitStatus.FINDING)} if cause and cause.id in _FINDINGS else {}
     taken = f"taken: {'; '.join(need.toolchain.notes)}"
     kept = f"the whole log: {told['folder']} (job kernel-{need.digest[:12]})" if told.get("folder") else None
     return Result(

@@ -10,10 +10,10 @@ from typing import Any
 
 from bringup.agent.modules._cuda import NAMED
 from bringup.agent.modules._memory import share
-from bringup.base.errors import StepError
+from bringup.base.errors import FindingError, StepError
 from bringup.base.text import size
 from bringup.environments.kernels.recipe import Recipe, Variant
-from bringup.environments.toolkits import demand, numbers
+from bringup.environments.toolkits import demand, fitting, numbers
 
 FORMAT = 1
 """Raised when the way of building changes so that what was built before is another build."""
@@ -59,7 +59,8 @@ class Toolchain:
 
 
 def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
-    """Choose for a host from what its probe said (`kit`). Raises StepError naming what is missing and what is there."""
+    """Choose for a host from what its probe said (`kit`). Raises StepError naming what is missing and what is
+    there, FindingError where its compilers do not fit."""
     notes: list[str] = []
     facts: dict[str, Any] = {"machine": kit["machine"], "glibc": kit.get("glibc")}
     environment = dict(recipe.environment)
@@ -180,11 +181,13 @@ def _toolkit(recipe: Recipe, kit: Mapping[str, Any], torch: Mapping[str, Any] | 
     best = demand(recipe.name, list(kit.get("cuda") or []), wanted,
                   f"as torch {(torch or {}).get('version')} is built with", recipe.cuda_least)
     named = str(kit.get("cuda_home") or "")
+    theirs = [item for item in kit.get("cuda") or [] if {"CUDA_HOME", "CUDA_PATH"} & set(item["why"])]
     notes.append(f"CUDA {best['version']} of {best['home']}" + (f", for torch's {wanted}" if wanted else "")
                  + (f", as {NAMED} says" if NAMED in best["why"] else ""))
     if named and not {"CUDA_HOME", "CUDA_PATH"} & set(best["why"]):
         notes.append(f"CUDA_HOME of the account names {named}, which "
-                     f"{'is another' if NAMED in best['why'] else 'does not fit'}: not taken")
+                     + ("does not fit" if fitting(theirs, wanted, recipe.cuda_least) is None else "is another")
+                     + ": not taken")
     return best
 
 
@@ -221,13 +224,17 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
             why.append(f"{item['cxx']} is clang")
         else:
             fitting.append(item)
+    if not kit.get("compilers"):
+        raise StepError(f"{recipe.name} is compiled, and this host has no C++ compiler", found="no g++ or c++",
+                        expected=f"a compiler from {recipe.compiler_least}" if recipe.compiler_least else "a compiler",
+                        next="install g++")
     system = [item for item in fitting if item["real"].startswith("/usr/bin/")]
     if not fitting:
         bound = " and ".join(part for part in (f"from {recipe.compiler_least}" if recipe.compiler_least else "",
                                                f"up to gcc {newest}" if newest else "") if part)
-        raise StepError(f"no C++ compiler of this host can build {recipe.name}",
-                        expected=f"a compiler {bound}".strip(), found="; ".join(why) or "no g++ or c++",
-                        next=f"install g++-{newest}; it is then taken by itself" if newest and why else "install g++")
+        raise FindingError(f"no C++ compiler of this host can build {recipe.name}",
+                           expected=f"a compiler {bound}".strip(), found="; ".join(why),
+                           next=f"install g++-{newest}; it is then taken by itself" if newest else "install g++")
     best: Mapping[str, Any] = (system or fitting)[0]
     notes.append(f"compiler {best['cxx']} {best['version']}"
                  + (f", assembler {kit['programs']['as']['version']}" if "as" in (kit.get("programs") or {}) else ""))

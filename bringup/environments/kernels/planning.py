@@ -206,8 +206,9 @@ def _with_site(chain: Toolchain, variables: Mapping[str, Any]) -> Toolchain:
 
 def failed(host: str, error: BringupError) -> Result:
     """A host's failed result from an error."""
+    finding = {"exit_status": int(error.status)} if isinstance(error, FindingError) else {}
     return Result(host, "build_kernels", Status.FAILED, message=error.what, expected=error.expected, found=error.found,
-                  output=tuple(error.details), next=error.next, module="build_kernels")
+                  output=tuple(error.details), next=error.next, module="build_kernels", data=finding)
 
 
 def order_of(hosts: Sequence[str], kits: Mapping[str, Mapping[str, Any]], needs: Mapping[str, Need]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kits import SYSTEM, WRAPPER, compiler, kit, toolkit
 
-from bringup.base.errors import InputError, StepError
+from bringup.base.errors import FindingError, InputError, StepError
 from bringup.environments.kernels.asking import asked_kernels
 from bringup.environments.kernels.choosing import Asked, Toolchain, build_digest, choose, common_variant
 from bringup.environments.kernels.recipe import Recipe, load_recipe
@@ -33,7 +33,7 @@ def test_the_distributions_compiler_is_taken_before_a_wrapper_that_is_first_on_p
 
 
 def test_a_host_with_nothing_but_the_wrapper_is_refused_before_the_build() -> None:
-    with pytest.raises(StepError) as caught:
+    with pytest.raises(FindingError) as caught:
         choose(recipe(), Asked("deep_gemm"), kit(compilers=[WRAPPER]))
     assert "puts a libstdc++ of its own" in str(caught.value)
 
@@ -45,14 +45,14 @@ def test_a_compiler_that_is_too_new_for_the_toolkit_gives_way_to_an_older_one_of
         compilers=[compiler("14.2.0"), compiler("12.3.0", "/usr/bin/g++-12")], cuda=[old], python=python))
     assert chain.environment["CXX"] == "/usr/bin/g++-12"
     assert any("/usr/bin/g++ 14.2.0 is newer than gcc 13" in note for note in chain.notes)
-    with pytest.raises(StepError) as caught:
+    with pytest.raises(FindingError) as caught:
         choose(recipe(), Asked("deep_gemm"), kit(compilers=[compiler("14.2.0")], cuda=[old], python=python))
     assert "install g++-13" in str(caught.value) and "12.4.131" in str(caught.value)
 
 
 def test_without_the_toolkits_header_the_table_says_which_gcc_is_too_new() -> None:
     python = {**kit()["python"], "torch": {"version": "2.9.1+cu124", "cuda": "12.4", "git": "x", "abi": "1"}}
-    with pytest.raises(StepError, match="no C\\+\\+ compiler"):
+    with pytest.raises(FindingError, match="no C\\+\\+ compiler"):
         choose(recipe(), Asked("deep_gemm"), kit(compilers=[compiler("14.2.0")], cuda=[toolkit("12.4.131")],
                                                  python=python))
 
@@ -68,7 +68,7 @@ def test_an_assembler_older_than_the_compiler_is_noted_where_instructions_matter
 
 
 def test_a_compiler_that_is_too_old_is_named() -> None:
-    with pytest.raises(StepError) as caught:
+    with pytest.raises(FindingError) as caught:
         choose(recipe(), Asked("deep_gemm"), kit(compilers=[compiler("8.5.0")]))
     assert "/usr/bin/g++ 8.5.0 is older than 9" in str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from kits import compiler, kit, toolkit
 
-from bringup.base.errors import StepError
+from bringup.base.errors import FindingError, StepError
 from bringup.environments.kernels.choosing import Asked, Toolchain, choose, common_variant
 from bringup.environments.kernels.recipe import Recipe, load_recipe
 from bringup.environments.kernels.signs import cause_of
@@ -82,7 +82,7 @@ def test_c083_a_compiler_that_fits_is_found_and_what_is_taken_is_printed() -> No
     chain = taken(new, both)
     assert chain.environment["CXX"] == chain.environment["NVCC_CCBIN"] == "/usr/bin/g++-12"
     assert not any("allow-unsupported" in value for value in chain.environment.values())
-    with pytest.raises(StepError, match="newer than gcc 13"):
+    with pytest.raises(FindingError, match="newer than gcc 13"):
         taken(new, both[:1])
     old = found["oldas-02"]
     chain = taken(old, [compiler(str(old["gcc"]))], "kt_kernel")
