@@ -19,7 +19,7 @@ from folder_fleet import FolderFleet
 from small_wheels import source, wheel
 
 from bringup.base.errors import InputError
-from bringup.base.events import Findings, StageSummary
+from bringup.base.events import Findings, Progress, StageSummary
 from bringup.base.results import Status
 from bringup.environments.build import build_environments, find_environments, verify_environments
 from bringup.environments.definition import load_environment
@@ -47,10 +47,10 @@ class Site:
         self.wheels = base / "wheels"
         self.cache = base / "cache"
 
-    def environment(self, name: str, requirements: str, more: str = "") -> None:
+    def environment(self, name: str, requirements: str, more: str = "", *, device: str = "cpu") -> None:
         folder = self.root / "envs" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "env.yml").write_text(ENV % PYTHON + more)
+        (folder / "env.yml").write_text((ENV % PYTHON).replace('"2.17"}', f'"2.17", device: {device}}}') + more)
         (folder / "requirements.in").write_text(requirements)
         environment = load_environment(self.root / "envs", name)
         for platform in environment.platforms:
@@ -237,6 +237,55 @@ def test_a_package_is_built_from_source_with_the_variables_of_env_yml(site: Site
     told = built(site.fleet("one"))
     assert told["digest"] != plain["digest"]
     assert import_in(told["path"], "import eta; print(eta.BUILT)") == "empty\n"
+
+
+def test_a_build_from_source_is_held_to_its_share_of_the_memory_and_says_so(site: Site) -> None:
+    source(site.wheels, "eta", "2.0", "MAX_JOBS")
+    site.environment("one", "eta>=2\n", "sources: [eta]\nmemory_per_job: 100000 GiB\n")
+    fleet = site.fleet("one")
+    told = built(fleet)
+    assert import_in(told["path"], "import eta; print(eta.BUILT)") == "1\n"  # no compiler fits: one all the same
+    said = [event.text for event in fleet.events if isinstance(event, Progress)]
+    assert any(re.search(r"built from source: eta, 1 at a time, [\d.]+ GiB at most of [\d.]+ GiB that are free, held",
+                         text) for text in said), said
+    site.environment("one", "eta>=2\n", "sources: [eta]\nbuild: {MAX_JOBS: '7'}\n")
+    assert import_in(built(site.fleet("one"))["path"], "import eta; print(eta.BUILT)") == "7\n"
+
+
+def test_a_build_from_source_takes_the_toolkit_of_its_lock_and_names_what_is_there(
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source(site.wheels, "eta", "2.0", "CUDA_HOME")
+    wheel(site.wheels, "nvidia-cuda-runtime", "98.1.3", {"nvidia/cuda/__init__.py": ""})
+    homes = {}
+    for version in ("97.4.1", "98.0.2", "98.1.9"):
+        homes[version] = site.base / f"cuda-{version}"
+        (homes[version] / "bin").mkdir(parents=True)
+        (homes[version] / "include").mkdir()
+        (homes[version] / "include" / "cuda_runtime.h").write_text("")
+        nvcc = homes[version] / "bin" / "nvcc"
+        nvcc.write_text(f"#!/bin/sh\necho 'release {version[:4]}, V{version}'\n")
+        nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(homes["97.4.1"]))  # of the account: another one
+    monkeypatch.setenv("CUDA_PATH", str(homes["98.1.9"]))
+    need = "eta>=2\nnvidia-cuda-runtime==98.1.3\n"
+    site.environment("one", need, "sources: [eta]\n", device="cuda98")
+    hardware = {"environments": ["one"], "hardware": "h200"}
+    told = built(site.fleet(deployment=hardware))
+    assert import_in(told["path"], "import eta; print(eta.BUILT)") == f"{homes['98.1.9']}\n"
+    assert find_environments(site.fleet(deployment=hardware))["a"]["one"].cuda_home == str(homes["98.1.9"])
+    named = built(site.fleet(deployment=hardware, bringup_cuda_home=str(homes["98.0.2"])))
+    assert named["digest"] != told["digest"]  # what is compiled by another toolkit is another environment
+    assert import_in(named["path"], "import eta; print(eta.BUILT)") == f"{homes['98.0.2']}\n"
+    wrong = build_environments(site.fleet(deployment=hardware, bringup_cuda_home=str(homes["97.4.1"])), {})["a"]
+    assert wrong.status is Status.FAILED and "bringup_cuda_home does not fit the environment one" in wrong.message
+    assert "CUDA 98.x as its lock" in str(wrong.expected) and "97.4.1" in str(wrong.found)
+    monkeypatch.delenv("CUDA_PATH")
+    none = build_environments(site.fleet(deployment=hardware), {})["a"]
+    assert none.status is Status.FAILED and "needs a CUDA toolkit that this host does not have" in none.message
+    assert f"{homes['97.4.1']} 97.4.1 (CUDA_HOME)" in str(none.found)
+    # nothing is compiled: no toolkit is needed
+    site.environment("one", "beta>=1\nnvidia-cuda-runtime==98.1.3\n", device="cuda98")
+    assert built(site.fleet(deployment=hardware))["changed"]
 
 
 def test_overridden_requirements_are_taken_out_of_the_consistency_check(site: Site) -> None:
