@@ -7,16 +7,19 @@ import sys
 from bringup.base.errors import ExitStatus, FindingError, InputError
 from bringup.cli.bundle import BUNDLE, use_bundle
 from bringup.cli.options import Option, Options, verb
+from bringup.cli.replacing import REPLACE, replaced, tell_to_write
 from bringup.cli.serve import CHANGING, headline, plan_of, read_stages
 
 CANARY = Option("canary", help="first only these whole replicas (group or pattern); the rest after a yes")
 GO_ON = Option("go-on", False, "with --canary: go on with the rest without asking when the canary is well")
 
 
-@verb((*CHANGING, BUNDLE, CANARY, GO_ON))
+@verb((*CHANGING, BUNDLE, CANARY, GO_ON, REPLACE))
 def provision(options: Options) -> ExitStatus:
     """Take hosts to a verified endpoint: preflight, settings, environments, release, start, contract."""
     if options.canary:
+        if options.replace:
+            raise InputError("--replace is not for a canary", next="provision with --replace, the canary afterwards")
         return _canary(options)
     if options.go_on:
         raise InputError("--go-on belongs to --canary", next="invoke provision --canary GROUP")
@@ -26,10 +29,15 @@ def provision(options: Options) -> ExitStatus:
 def _provision(options: Options, words: str = "") -> ExitStatus:
     from bringup.cli.running import run_reading
 
-    reading = read_stages(options, "provision")
+    places = replaced(options.replace)
+    reading = read_stages(options, "provision", {"bringup_replace": places} if places else None,
+                          leave_out=tuple(places))
     use_bundle(options, reading)
     told = headline(reading)
-    return run_reading(reading, verb="provision", headline=f"{words} · {told}" if words else told)
+    status = run_reading(reading, verb="provision", headline=f"{words} · {told}" if words else told)
+    if not options.check:
+        tell_to_write(places, reading, status)
+    return status
 
 
 def _canary(options: Options) -> ExitStatus:

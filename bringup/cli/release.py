@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.base.errors import ExitStatus, InputError
 from bringup.cli.options import COMMON, Option, Options, verb
+from bringup.cli.replacing import REPLACE, replaced, tell_to_write
 from bringup.cli.serve import CHANGING, headline, read_stages, run_data, say
 
 if TYPE_CHECKING:
@@ -34,39 +34,22 @@ def release_diff(options: Options) -> ExitStatus:
 
 @verb([*CHANGING, Option("to", help="number or digest (default: the one before that was good everywhere)"),
        Option("even-if-bad", False, "with --to: also one known to be bad or rolled back from"),
-       Option("replace", help="OLD=SPARE: a spare of the inventory in the place of a node; may be given again",
-              many=True),
-       Option("rehearse", False, "everything but the switch and the restart; says what it proved")])
+       REPLACE, Option("rehearse", False, "everything but the switch and the restart; says what it proved")])
 def rollback(options: Options) -> ExitStatus:
     """Go back to an earlier good release: proven on every node first, then switched, then restarted in order."""
     if options.even_if_bad and not options.to:
         raise InputError("--even-if-bad goes with --to: it says which one", next="invoke releases")
     more: dict[str, Any] = {"rollback_to": options.to or "previous", "rollback_even_if_bad": bool(options.even_if_bad)}
-    replaced = _replaced(options.replace)
-    if replaced:
-        more["bringup_replace"] = replaced
-    reading = read_stages(options, "rehearse" if options.rehearse else "rollback", more, leave_out=tuple(replaced))
+    places = replaced(options.replace)
+    if places:
+        more["bringup_replace"] = places
+    reading = read_stages(options, "rehearse" if options.rehearse else "rollback", more, leave_out=tuple(places))
     from bringup.cli.running import run_reading
 
     status = run_reading(reading, verb="rollback", headline=headline(reading))
-    if replaced and not options.rehearse and not options.check and status in (ExitStatus.DONE, ExitStatus.UNREACHABLE):
-        places = ", ".join(f"{new} in the place of {old}" for old, new in replaced.items())
-        print(f"write     {places} into {reading.inventory.shown_as}: the next verb takes the inventory's word",
-              file=sys.stderr)
+    if not options.rehearse and not options.check:
+        tell_to_write(places, reading, status)
     return status
-
-
-def _replaced(given: Sequence[str]) -> dict[str, str]:
-    """`OLD=SPARE` words as a mapping. Raises InputError."""
-    out: dict[str, str] = {}
-    for word in given:
-        old, equals, new = word.partition("=")
-        if not equals or not old.strip() or not new.strip():
-            raise InputError("--replace takes OLD=SPARE", expected="--replace gpu07=gpu17", found=word)
-        if old.strip() in out:
-            raise InputError(f"--replace names {old.strip()} twice", found=", ".join(given))
-        out[old.strip()] = new.strip()
-    return out
 
 
 @verb([*COMMON, Option("keep", str(KEEP), f"newest releases that stay in any case (default {KEEP})")],

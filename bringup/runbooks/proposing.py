@@ -28,7 +28,7 @@ class Proposal:
         subject = self.findings[0].subject
         plain = not any(sign in subject for sign in " ,[>")
         words += [f"--set {name}={subject if name == 'node' and plain else name.upper()}"
-                  for name in self.runbook.variables]
+                  for name in sorted(self.runbook.variables, key=lambda name: name != "node")]
         return " ".join(words)
 
 

@@ -22,6 +22,7 @@ import pytest
 from cluster import Cluster, Machine
 from preflight_hosts import change, dead_gpu, gpu_field
 from test_provision import CONFIG, RECORDING, Machines, answer
+from test_releases import ALONE
 
 from bringup.preflight import recording
 from bringup.preflight.answers import Answers
@@ -309,6 +310,69 @@ def test_key_changed(site: Rehearsals) -> None:
     followed = follow(site, site.proposed("key-changed", "process.unknown"), {3: known}, skip=(5,))
     mended(site, "key-changed", followed)
     assert "Skipped by the person at" in followed.records[-1]
+
+
+@pytest.mark.full
+def test_rollback(site: Rehearsals) -> None:
+    """A release that was good everywhere, and one host whose link was put back by hand."""
+    first = site.current()
+    site.write(context_length=65536)
+    site.good("provision", "--yes", timeout=240)
+    machine, second = site.cluster["m3"], site.current()
+    machine.inside(f"ln -sfn {first.pop()} /opt/bringup/current")
+    followed = follow(site, site.proposed("rollback", "release.mixed"))
+    mended(site, "rollback", followed)
+    assert "its `current` was changed by hand" in followed.records[0]
+    assert len(site.current()) == 1 and site.current() != second
+    told = {row["release"]: row["state"] for row in site.data("releases")}
+    assert sorted(told.values())[-2:] == ["current, good", "rolled back from"], told
+    assert {node["release"] for node in site.nodes().values()} == {name for name in told if "current" in told[name]}
+
+
+@pytest.mark.full
+def test_a_node_that_was_installed_anew(site: Rehearsals) -> None:
+    """The machine died; it comes back under the same name with a new disk."""
+    machine = site.cluster["m2"]
+    machine.stop()
+
+    def installed() -> None:
+        shutil.rmtree(machine.root / "opt/bringup")
+        for path in (machine.root / "etc/systemd/system").glob("bringup-*"):
+            path.unlink()
+        machine.start()
+        site.cluster.wait()
+
+    try:
+        followed = follow(site, site.proposed("node-replaced", "process.unknown"), {1: installed}, skip=(3,))
+    finally:
+        if machine.process is None:
+            installed()
+    mended(site, "node-replaced", followed)
+    assert len(site.current()) == 1 and site.unit("m2")["ActiveState"] == "active"
+
+
+@pytest.mark.full
+def test_a_spare_takes_the_place_of_a_dead_node(site: Rehearsals) -> None:
+    """Two replicas of one node each and a spare; the second node dies and stays off until all is well without it."""
+    site.good("stop", "--yes")
+    replicas, alone = {"r1": ["m1"], "r2": ["m2"]}, {**ALONE, "served_name": "zai-org/GLM-5.1"}
+    site.write(**alone, replicas=replicas)
+    site.good("provision", "--yes", timeout=240)
+    before = site.invocations()["m1"]
+    machine = site.cluster["m2"]
+    machine.stop()
+    try:
+        proposed = site.run("runbooks")
+        assert "type     invoke runbook spare-takes-over --set node=m2 --set spare=SPARE" in proposed.stdout
+        followed = follow(site, "runbook spare-takes-over --set node=m2 --set spare=m3",
+                          {3: lambda: site.write(**alone, replicas={**replicas, "r2": ["m3"]})})
+    finally:
+        machine.start()
+        site.cluster.wait()
+    mended(site, "spare-takes-over", followed)
+    assert "m3 in the place of m2" in followed.records[-1]
+    assert site.invocations()["m1"] == before, "the other replica served on"
+    site.good("stop", "--yes")
 
 
 def new_key(machine: Machine) -> None:

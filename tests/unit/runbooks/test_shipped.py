@@ -21,9 +21,10 @@ from bringup.serving.contract.checks import CHECKS
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "runbooks").glob("*.md"))
 WANTED = {"endpoint-down", "rank-down", "gpu-lost", "rdma-link-down", "out-of-memory", "tool-calls-malformed",
-          "slow-first-token", "disk-full", "node-replaced", "rollback", "npu-alarm", "full-restart", "key-changed"}
+          "slow-first-token", "disk-full", "node-replaced", "rollback", "npu-alarm", "full-restart", "key-changed",
+          "spare-takes-over"}
 NAMES = {path.stem for path in FILES}
-FILLING = Filling({"node": "gpu03"}, ("h200.yml",), (("--vault-password-file", "v"),), flags_of)
+FILLING = Filling({"node": "gpu03", "spare": "gpu17"}, ("h200.yml",), (("--vault-password-file", "v"),), flags_of)
 
 
 def test_all_are_there() -> None:
