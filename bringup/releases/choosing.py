@@ -11,14 +11,16 @@ from bringup.base.events import Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases import chosen as chosen_release
-from bringup.releases import storing
+from bringup.releases import layout, storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import Release, differences
 from bringup.releases.history import Entry, History, HostStore, merge
+from bringup.releases.layout import made_for
 from bringup.releases.making import launch_documents
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
 from bringup.releases.proving import can_start
 from bringup.releases.targets import WORDS, Target, candidates, rollback_target
+from bringup.releases.traffic import named_inventory
 from bringup.run.actions import Fleet
 from bringup.serving.plan_digest import ProcessTemplate, split
 
@@ -114,7 +116,7 @@ def _chosen(fleet: Fleet, planned: Planned, history: History, entry: Entry, stor
     key = key_of(fleet, entry.release.identity.get("api_key_variable"))
     return Chosen(
         entry.digest, entry.number, planned.plan.manager,
-        documents_of(fleet, planned, entry.release, stores), previous=now.digest if now else None,
+        documents_of(fleet, planned, entry.release, stores, entry.label), previous=now.digest if now else None,
         previous_number=now.number if now else None,
         changes=tuple(differences(now.release, entry.release)) if now and now.digest != entry.digest else (),
         leaving=leaving is not None, seconds=entry.seconds, deadlines=dict(deadlines_of(fleet, planned.plan).__dict__),
@@ -128,22 +130,24 @@ def _bring(fleet: Fleet, entry: Entry, spares: Sequence[str]) -> None:
         storing.tell_number(fleet, entry.digest, entry.number, spares)
 
 
-def documents_of(fleet: Fleet, planned: Planned, release: Release, stores: Mapping[str, HostStore]
-                 ) -> dict[str, dict[str, dict[str, Any]]]:
+def documents_of(fleet: Fleet, planned: Planned, release: Release, stores: Mapping[str, HostStore],
+                 label: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
     """The launch documents of a stored release with per-host values worked out anew.
 
     What the present plan does not know (another engine's variables, the release's own environment folder) is taken
-    from the release's last start on that host. Raises StepError when a host never had it.
+    from the release's last start on that host. Raises StepError when a host never had it, or when it is not made for
+    replicas as the plan has them.
     """
+    if not made_for(release, planned.replicas):
+        plan = planned.plan
+        raise StepError(
+            "the release is of another strategy and is started by a provision", found=layout.told(release),
+            expected=f"{plan.strategy}, as the inventory has it",
+            next=layout.by_provision(release, "it" if label is None else label, named_inventory(fleet)))
     shapes: dict[str, tuple[ProcessTemplate, ...]] = {}
     values: dict[str, dict[str, str]] = {}
     for replica in planned.replicas:
-        try:
-            shapes[replica.name] = release.shape(len(replica.hosts), replica.head.role)
-        except KeyError:
-            what = "replicas of" if not replica.group else f"a part {replica.head.role} on"
-            raise StepError(f"the release is not made for {what} {plural(len(replica.hosts), 'node')}",
-                            next="provision with the strategy and nodes that it was made for") from None
+        shapes[replica.name] = release.shape(len(replica.hosts), replica.head.role)
         for process in replica.processes:
             host = process.host
             kept = _last_values(stores.get(host), release.digest, f"{replica.name}-{host}")

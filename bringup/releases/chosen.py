@@ -19,8 +19,8 @@ class Chosen:
 
     `launches` maps replica -> host -> launch document (per-host values worked out anew); `left_out` maps a replica to
     the reason why it does not take part; `previous` is the digest in use before, `leaving` marks a rollback away from
-    it, `undo` says that a rollback would go back to the one before; `seconds` is how long the release's last start
-    took.
+    it, `undo` says that a rollback would go back to the one before, `undo_else` what does where a rollback does not;
+    `seconds` is how long the release's last start took.
     """
 
     digest: str
@@ -32,6 +32,7 @@ class Chosen:
     changes: tuple[str, ...] = ()
     leaving: bool = False
     undo: bool = False
+    undo_else: str = ""
     seconds: float | None = None
     deadlines: Mapping[str, float] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -20,8 +20,10 @@ from bringup.releases.document import Release, differences, short
 from bringup.releases.flags import ask_engine
 from bringup.releases.history import HostStore, merge
 from bringup.releases.kernel_builds import with_kernels
+from bringup.releases.layout import by_provision, made_for
 from bringup.releases.places import Place, check_version, places_of
 from bringup.releases.planned import Planned, deadlines_of, key_of, plan_now
+from bringup.releases.traffic import named_inventory
 from bringup.releases.vendor_env import with_vendor_environment
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
@@ -152,11 +154,14 @@ def _choice(fleet: Fleet, planned: Planned, release: Release, number: int,
     entry = history.get(release.digest)
     key = key_of(fleet, planned.plan.api_key_variable)
     deadlines = deadlines_of(fleet, planned.plan)
+    good = now if now is not None and now.digest != release.digest and now.state == "good" else None
+    fits = good is not None and made_for(good.release, planned.replicas)
+    other = by_provision(good.release, good.label, named_inventory(fleet)) if good is not None and not fits else ""
     choice = Chosen(
         release.digest, number, planned.plan.manager, documents, previous=now.digest if now else None,
         previous_number=now.number if now else None,
         changes=tuple(differences(now.release, release)) if now and now.digest != release.digest else (),
-        undo=now is not None and now.digest != release.digest and now.state == "good",
+        undo=fits and good is not None and set(planned.hosts) <= set(good.good_on), undo_else=other,
         seconds=(entry.seconds if entry else None) or (now.seconds if now else None),
         deadlines=dict(deadlines.__dict__), left_out=dict(planned.left_out),
         key_variable=key[0] if key else None,

@@ -444,6 +444,8 @@ def _next(fleet: Fleet, chosen: Chosen) -> tuple[str, ...]:
     if chosen.undo:
         long = f", about {duration(chosen.seconds)}: weights load again" if chosen.seconds else ""
         out.append(f"undo     invoke rollback{named}        (back to {chosen.previous_label}{long})")
+    elif chosen.undo_else:
+        out.append(f"undo     {chosen.undo_else}")
     out.append(f"look     invoke status{named} · invoke logs{named} --follow · invoke releases{named}")
     return tuple(out)
 
