@@ -22,12 +22,12 @@ from bringup.base.text import plural
 from bringup.base.text import size as size_text
 from bringup.bundle.content import pack_project, pack_source, requirements_here, write_text
 from bringup.bundle.download import Wanted, fetch, sha256_of
-from bringup.bundle.interpreters import Interpreter, fetch_interpreter, given_interpreter
 from bringup.bundle.kernels import fetch_kernel, packages_of
 from bringup.bundle.manifest import KINDS, Carried, Entry, Manifest, safe_name
 from bringup.bundle.system import fetch_packages
 from bringup.bundle.wanted import Needs, Wheels
 from bringup.bundle.wheels import wheels_named, wheels_of, wheels_to_build
+from bringup.environments.interpreters import Interpreter, fetch_interpreter, given_interpreter
 from bringup.environments.supplies import lock_digest
 from bringup.environments.uv import uv_blob, uv_version
 

@@ -179,7 +179,7 @@ def _controller(collected: Collected, project: Any, output: Path, settings: dict
     from bringup.base.errors import StepError
     from bringup.base.text import size as size_text
     from bringup.bundle.controller import write_controller
-    from bringup.bundle.interpreters import fetch_interpreter
+    from bringup.environments.interpreters import fetch_interpreter
     from bringup.environments.uv import uv_program
 
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -241,7 +241,7 @@ class _Work:
                 results[host] = replace(result, task=task)
             else:
                 self.facts[host] = HostFacts.of(result.data)
-        if self.supplies and task == "build_environments":
+        if task == "build_environments":
             results.update(bring_interpreters(self, task))
         for host in [host for host in self.facts if host not in results]:
             facts, supplies = self.facts[host], self.supplies.get(host)

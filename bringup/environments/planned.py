@@ -17,7 +17,7 @@ from bringup.base.errors import InputError, StepError
 from bringup.environments.definition import Environment, Platform
 from bringup.environments.digest import environment_digest, overlay_tar
 from bringup.environments.locks import Lock, lock_cuda, read_lock
-from bringup.environments.supplies import CarriedPython, Supplies
+from bringup.environments.supplies import Supplies
 from bringup.environments.toolkits import demand, fitting
 from bringup.run.actions import Blob
 
@@ -170,15 +170,13 @@ def _too_new(lock: Lock, driver: str | None) -> str | None:
     return f"driver {least} or newer for CUDA {cuda}"
 
 
-def to_bring(prepared: Prepared, facts: HostFacts, hardware: str | None, supplies: Supplies) -> CarriedPython | None:
-    """The carried interpreter that a host needs for an environment; None where one of its own fits.
-
-    Raises StepError."""
+def lacking_pythons(prepared: Prepared, facts: HostFacts, hardware: str | None, supplies: Supplies | None
+                    ) -> list[str]:
+    """The minor Pythons that an environment can have on a host, the most wanted first; none where one of the host's
+    own fits. Raises StepError."""
     lock = prepared.locks[_platform(prepared, facts, hardware).name]
     wanted = _wanted_pythons(prepared.environment, lock, supplies)
-    if any(_minor(found["version"]) in wanted for found in facts.interpreters):
-        return None
-    return supplies.interpreter(wanted, facts.machine)
+    return [] if any(_minor(found["version"]) in wanted for found in facts.interpreters) else wanted
 
 
 def _minor(version: str) -> str:

@@ -19,13 +19,14 @@ from bringup.run.actions import Blob
 
 @dataclass(frozen=True)
 class CarriedPython:
-    """An interpreter as an archive: `version` 3.12.4, `name` of its folder on a host."""
+    """An interpreter as an archive: `version` 3.12.4, `name` of its folder on a host; without its blob it is only
+    foreseen."""
 
     version: str
     machine: str
     soabi: str
     name: str
-    blob: Blob
+    blob: Blob | None
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,15 @@ def supplies_of(variables: Mapping[str, Any]) -> Supplies | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the unpacked bundle cannot be read: {error}", where=str(path),
                          next="give the bundle again: --bundle FILE") from None
+
+
+def file_blob(path: Path) -> Blob:
+    """A file of this machine as something to send."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return Blob(digest.hexdigest(), path.stat().st_size, path)
 
 
 def _blob(item: Mapping[str, Any]) -> Blob:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from bringup.base.errors import InputError, StepError
 from bringup.environments.indexes import PASSED
+from bringup.environments.supplies import file_blob
 from bringup.run.actions import Blob
 
 _KEPT = (*PASSED, "UV_CACHE_DIR", "UV_CONFIG_FILE", "UV_KEYRING_PROVIDER", "UV_CREDENTIALS_DIR", "UV_INDEX_STRATEGY")
@@ -61,11 +61,7 @@ def uv_blob(machine: str, cache: Path) -> Blob:
     Raises StepError when it cannot be had.
     """
     path = uv_program() if machine == platform.machine() and sys.platform == "linux" else _foreign(machine, cache)
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return Blob(digest.hexdigest(), path.stat().st_size, path)
+    return file_blob(path)
 
 
 def _foreign(machine: str, cache: Path) -> Path:

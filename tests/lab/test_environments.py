@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from folder_fleet import FolderFleet
 from small_wheels import source, wheel
+from standalone_python import find_python, standalone
 
 from bringup.base.errors import InputError
-from bringup.base.events import Findings, Progress, StageSummary
+from bringup.base.events import Findings, Note, Progress, StageSummary
 from bringup.base.results import Status
 from bringup.environments.build import build_environments, find_environments, verify_environments
 from bringup.environments.definition import load_environment
@@ -47,10 +48,11 @@ class Site:
         self.wheels = base / "wheels"
         self.cache = base / "cache"
 
-    def environment(self, name: str, requirements: str, more: str = "", *, device: str = "cpu") -> None:
+    def environment(self, name: str, requirements: str, more: str = "", *, device: str = "cpu",
+                    python: str = PYTHON) -> None:
         folder = self.root / "envs" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "env.yml").write_text((ENV % PYTHON).replace('"2.17"}', f'"2.17", device: {device}}}') + more)
+        (folder / "env.yml").write_text((ENV % python).replace('"2.17"}', f'"2.17", device: {device}}}') + more)
         (folder / "requirements.in").write_text(requirements)
         environment = load_environment(self.root / "envs", name)
         for platform in environment.platforms:
@@ -377,6 +379,44 @@ def test_no_interpreter_and_wrong_interpreter_are_told(site: Site) -> None:
     site.environment("one", "alpha>=1\n")
     named = build_environments(site.fleet("one", bringup_environment_python="/nonexistent/python"), {})["a"]
     assert named.status is Status.FAILED and "bringup_environment_python" in (named.next or "")
+
+
+def test_an_interpreter_is_brought_where_the_host_has_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next((minor for minor in ("3.12", "3.13", "3.10") if minor != PYTHON and find_python(minor) is not None
+                  and not Path(f"/usr/bin/python{minor}").exists()), None)
+    python = find_python(other) if other else None
+    if other is None or python is None:
+        pytest.skip("a second Python with a prefix of its own is needed here")
+    _, listed = standalone(python, site.base / "standalone")
+    site.environment("one", "alpha>=1\n", python=other)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(listed))
+    monkeypatch.delenv("UV_OFFLINE")
+
+    def fleet(**more: Any) -> FolderFleet:
+        return site.fleet("one", **{"bringup_environment_python": None, **more})
+
+    pythons = site.base / "hosts" / "a" / "pythons"
+    own = build_environments(fleet(bringup_interpreters="hosts"), {})["a"]
+    assert own.status is Status.FAILED and "no Python for the environment one" in own.message
+    checked = build_environments(fleet(check=True), {})["a"]
+    assert checked.status is Status.CHANGED and not pythons.exists()
+    first = fleet()
+    told = built(first)
+    assert told["python"]["version"].startswith(other + ".") and told["python"]["path"].startswith(str(pythons))
+    assert import_in(told["path"], "import alpha; print(alpha.VALUE)") == "1\n"
+    notes = [event.text for event in first.events if isinstance(event, Note)]
+    assert any(text.startswith(f"no Python {other} there: {other}.") for text in notes), notes
+    assert not built(fleet())["changed"]  # found again, nothing fetched
+    assert find_environments(fleet())["a"]["one"].sound
+    shutil.rmtree(site.base / "hosts")
+    shutil.rmtree(site.root / ".bringup")
+    (site.base / "standalone" / "downloads.json").write_text("{}")
+    none = build_environments(fleet(), {})["a"]
+    assert none.status is Status.FAILED and "none can be brought" in none.message
+    assert f"uv knows no Python {other}" in str(none.found) and "UV_PYTHON_INSTALL_MIRROR" in str(none.next)
+    with pytest.raises(InputError, match="bring or hosts"):
+        build_environments(fleet(bringup_interpreters="never"), {})
 
 
 def test_a_killed_build_leaves_nothing_that_is_trusted(site: Site) -> None:

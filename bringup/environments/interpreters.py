@@ -28,8 +28,18 @@ class Interpreter:
 
     @property
     def soabi(self) -> str:
-        major, minor = self.version.split(".")[:2]
-        return f"cpython-{major}{minor}-{self.machine}-linux-gnu"
+        return soabi_of(self.version, self.machine)
+
+
+def newest_version(python: str, machine: str, settings: Mapping[str, str]) -> str:
+    """The version of a minor Python that would be fetched for a machine, `3.12.4`; nothing is. Raises StepError."""
+    return str(_known(python, machine, settings)["version"])
+
+
+def soabi_of(version: str, machine: str) -> str:
+    """What sysconfig of such an interpreter says."""
+    major, minor = version.split(".")[:2]
+    return f"cpython-{major}{minor}-{machine}-linux-gnu"
 
 
 def fetch_interpreter(python: str, machine: str, cache: Path, settings: Mapping[str, str]) -> Interpreter:
@@ -108,8 +118,8 @@ def _not_fetched(python: str, machine: str, stderr: str) -> StepError:
     said = [line.strip() for line in stderr.splitlines() if line.strip()]
     return StepError(f"Python {python} for {machine} cannot be fetched", found=said[0] if said else "no archive",
                      details=said[1:5],
-                     next="name a mirror in UV_PYTHON_INSTALL_MIRROR, an archive under bundle: interpreters, or say "
-                          "interpreters: hosts there when the hosts have their own")
+                     next="name a mirror in UV_PYTHON_INSTALL_MIRROR; for a bundle an archive under bundle: "
+                          "interpreters, or interpreters: hosts there when the hosts have their own")
 
 
 def _remove(*folders: Path) -> None:
