@@ -136,15 +136,51 @@ def test_rollback_stop_start_and_a_first_start_that_fails(site: Site) -> None:
 
 
 @pytest.mark.full
+def test_watchers_bring_a_pool_and_the_router_back(site: Site) -> None:
+    """Nobody's run looks: each part has a watcher of its own, which starts it again while the others stay."""
+    write(site, watcher={"port": 7761, "silence": 20})
+    site.run("stop", "--yes")
+    done = site.good("provision", "--yes")
+    assert "watched on 2 nodes" in done and "watched on" not in site.good("provision", "--yes")
+    endpoint, before = endpoint_of(done), parts(site)
+    for part in ("r1-decode", "r1-router"):
+        os.kill(int(before[part]["pid"]), signal.SIGKILL)
+        assert wait_for(lambda part=part: (there := parts(site)[part])["state"] == "running"
+                        and there["pid"] != before[part]["pid"] and _serves(endpoint), 90), parts(site)
+    after = parts(site)
+    assert after["r1-prefill"]["pid"] == before["r1-prefill"]["pid"]
+    assert wait_for(lambda: site.run("status").returncode == 0, 60), site.run("status").stdout
+    assert "stopped, nothing is left" in site.good("stop", "--yes")
+    assert set(states(site).values()) == {"stopped"}
+
+
+def _serves(endpoint: str) -> bool:
+    try:
+        return bool(answer(endpoint))
+    except OSError:
+        return False
+
+
+@pytest.mark.full
 def test_another_strategy_says_what_still_runs(serving: Site) -> None:
     serving.write(recipe="zai-org/GLM-5.1-FP8", strategy="multi_node_tp", nodes=2, tensor_parallel=None,
-                  pipeline_parallel=None)
+                  pipeline_parallel=None, served_name="zai-org/GLM-5.1")
     refused = serving.run("provision", "--yes")
     assert refused.returncode == 1 and "of an earlier plan (r1-router-lab-head): invoke stop ends it" in refused.stdout
     status = serving.run("status")
     assert "r1-prefill-lab-head, r1-router-lab-head runs here and belongs to no replica of this plan" in status.stdout
     assert "3 processes of an earlier plan stopped on lab-head,lab-w1" in serving.good("stop", "--yes")
-    assert "16 ranks on 2 nodes, first token" in serving.good("provision", "--yes")
+    done = serving.good("provision", "--yes")
+    assert "16 ranks on 2 nodes, first token" in done
+    undo = next(line for line in done.splitlines() if line.startswith("undo"))
+    assert "strategy: pd_cluster" in undo and "invoke provision" in undo and "rollback" not in undo, undo
+    back = serving.run("rollback", "--yes")
+    assert back.returncode == 1 and "the release is of another strategy" in back.stdout, back.stdout
+    assert "strategy: pd_cluster" in back.stdout and answer(endpoint_of(done)), "what served serves on"
+    serving.good("stop", "--yes")
+    write(serving)
+    again = serving.good("provision", "--yes")
+    assert "(made before)" in again and answer(endpoint_of(again))
     serving.good("stop", "--yes")
 
 
