@@ -360,6 +360,21 @@ def _account(given):
     return _tree({"user": name, "exists": True, "uid": entry.pw_uid, "groups": groups})
 
 
+def _plan_files(given):
+    """Files that the plan's variables name: whether each is there, its mode, and its text."""
+    out = {}
+    for path in given.get("paths", []):
+        path = str(path)
+        try:
+            mode = os.stat(path).st_mode
+            with open(path, "rb") as handle:
+                text = handle.read(1 << 20).decode("utf-8", "replace")
+            out[path] = {"exists": True, "mode": "%o" % (mode & 0o7777), "text": text}
+        except OSError as error:
+            out[path] = {"exists": error.errno != errno.ENOENT, "error": error.strerror or str(error)}
+    return _tree(out)
+
+
 def _libraries(given):
     """The communication library of every environment of ours, and the system's: version, size, digest."""
     out = []
@@ -430,6 +445,7 @@ _QUESTIONS = {
     "weights": _weights,
     "shared_memory": _shared_memory,
     "account": _account,
+    "plan_files": _plan_files,
     "devices": _devices,
     "collective": questions_load.collective,
     "hccl": questions_makers.hccl,

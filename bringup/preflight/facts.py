@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from bringup.preflight.answers import Answers
+from bringup.preflight.facts_links import LinkFacts
+from bringup.preflight.facts_machine import MachineFacts
 from bringup.preflight.parsers import ascend, dcgm, host, kernel, load, nvidia_q, nvidia_text, processes, rdma
 from bringup.preflight.parsers.processes import Holder
 from bringup.preflight.unread import Unread
@@ -15,7 +17,7 @@ from bringup.preflight.unread import Unread
 _UNIT_KINDS = ("service", "scope", "slice", "socket", "target", "timer", "path", "mount")
 
 
-class Facts:
+class Facts(LinkFacts, MachineFacts):
     """Facts of one host. Each property parses once; what cannot be read raises Unread each time it is asked."""
 
     def __init__(self, answers: Answers) -> None:
@@ -334,6 +336,14 @@ class Facts:
     @cached_property
     def account(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = processes.tree(self.answers.text("proc.account"), dict)
+        return found
+
+    @cached_property
+    def plan_files(self) -> Mapping[str, Mapping[str, Any]]:
+        """Files that the plan's variables name, by path. Raises Unread."""
+        found: Mapping[str, Any] = processes.tree(self.answers.text("plan.files"), dict)
+        if not all(isinstance(one, dict) and isinstance(one.get("exists"), bool) for one in found.values()):
+            raise Unread("the answer about the plan's files is not of its shape")
         return found
 
     # measured by the deep tier

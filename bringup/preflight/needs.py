@@ -63,6 +63,10 @@ def headline(plan_needs: Mapping[str, Need]) -> str:
     return " · ".join(parts)
 
 
+FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "RANK_TABLE_FILE", "RANKTABLEFILE")
+"""Variables of a plan that name a file on the host."""
+
+
 def address_of(host: str, variables: Mapping[str, Any]) -> str:
     """What the others reach a host by: `cluster_address`, else where it is connected to, else its name."""
     for name in ("cluster_address", "ansible_host"):
@@ -81,7 +85,8 @@ def questions(host: str, need: Need, needs: Mapping[str, Need] | None = None) ->
     paths = list(dict.fromkeys(path for path in ("/", need.root, need.model_path, "/tmp", "/dev/shm",
                                                   f"~{need.login}") if path))
     chosen = {name: value for name, value in need.env.items() if name.startswith("NCCL_") and "$" not in value}
-    return Questions(urls=list(need.urls), nccl_tests=need.nccl_tests, torch_python=need.torch_python,
+    files = sorted({need.env[name] for name in FILES if need.env.get(name, "").startswith("/")})
+    return Questions(files=files, urls=list(need.urls), nccl_tests=need.nccl_tests, torch_python=need.torch_python,
                      environment=chosen, names=names, peers=peers, paths=paths,
                      run_paths=list(dict.fromkeys((need.root, "/tmp"))),
                      model_path=need.model_path, user=need.account, root=need.root,

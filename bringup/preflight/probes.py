@@ -70,6 +70,7 @@ class Questions:
     torch_python: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     urls: Sequence[str] = ()
+    files: Sequence[str] = ()
 
     def given(self, ask: str) -> dict[str, Any]:
         """The values of one question."""
@@ -81,6 +82,7 @@ class Questions:
             "execute": {"paths": list(self.run_paths)},
             "weights": {"path": self.model_path},
             "account": {"user": self.user},
+            "plan_files": {"paths": list(self.files)},
             "libraries": {"root": self.root},
             "environments": {"root": self.root},
             "collective": {"root": self.root, "tool": self.nccl_tests, "python": self.torch_python,
@@ -125,6 +127,25 @@ _NVIDIA = (
     Probe("nvidia.module_disk", argv=("modinfo", "-F", "version", "nvidia"), platform="nvidia"),
 )
 
+def _each(tool: str, words: str, ports: str) -> tuple[str, ...]:
+    """A script that asks a tool about each port side by side: `PORT| ` before each line, `== end` last.
+
+    `ports` are paths whose last part is a port; virtual functions are left out.
+    """
+    names = tool.split()
+    found = " || ".join(f"command -v {name} 2>/dev/null" for name in names)
+    return ("sh", "-c", f"""t=$({found}) || exit 127
+for d in {ports}; do [ -e "$d" ] || continue; [ -e "$d/device/physfn" ] && continue; d=${{d##*/}}
+"$t" {words} 2>&1 | sed -u "s/^/$d| /" & done; wait; echo "== end\"""")
+
+
+_CARDS = "/sys/class/infiniband/*"
+_NETS = "/sys/class/infiniband/*/device/net/*"
+_ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
+           "excessive_buffer_overrun_errors", "port_xmit_discards")
+_DROPS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rx_icrc_encapsulated", "out_of_buffer",
+          "roce_adp_retrans", "rx_write_requests", "rx_read_requests")
+
 _RDMA = (
     Probe("rdma.sysfs", read=(
         "/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state",
@@ -136,6 +157,17 @@ _RDMA = (
         platform="rdma"),
     Probe("rdma.ibstat", argv=("ibstat",), platform="rdma"),
     Probe("rdma.devinfo", argv=("ibv_devinfo",), platform="rdma"),
+    Probe("rdma.counters", read=(
+        *(f"/sys/class/infiniband/*/ports/*/counters/{name}" for name in _ERRORS),
+        *(f"/sys/class/infiniband/*/ports/*/hw_counters/{name}" for name in _DROPS),
+        "/sys/class/infiniband/*/device/current_link_*", "/sys/class/infiniband/*/device/max_link_*",
+        "/sys/class/infiniband/*/device/net/*/ifindex"), platform="rdma"),
+    Probe("rdma.mlxlink", argv=_each("mlxlink mstlink", '-d "$d" -m -c', _CARDS), platform="rdma", needs_root=True,
+          deadline=20),
+    Probe("rdma.module", argv=_each("ethtool", '-m "$d"', _NETS), platform="rdma", needs_root=True),
+    Probe("rdma.qos", argv=_each("mlnx_qos", '-i "$d"', _NETS), platform="rdma", needs_root=True),
+    Probe("rdma.pause", argv=_each("ethtool", '-a "$d"', _NETS), platform="rdma", needs_root=True),
+    Probe("net.lldp", argv=("lldpctl", "-f", "keyvalue"), platform="rdma", needs_root=True),
 )
 
 _ASCEND = (
@@ -153,7 +185,9 @@ _ASCEND = (
     *(Probe(f"hccn.{name}", argv=("sh", "-c", f"""command -v hccn_tool >/dev/null 2>&1 || exit 127
 for d in /dev/davinci[0-9]*; do i=${{d#/dev/davinci}}; echo "== $i"; hccn_tool -i "$i" -{name} -g 2>&1; done"""),
             platform="ascend", deadline=60)
-      for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect", "link_stat")),
+      for name in ("ip", "link", "net_health", "tls", "gateway", "netdetect", "link_stat", "optical", "stat", "lldp",
+                   "fec", "speed", "vnic")),
+    Probe("ascend.topo", argv=("npu-smi", "info", "-t", "topo"), platform="ascend", deadline=40),
     Probe("ascend.paths", argv=("sh", "-c", """for p in /usr/local/dcmi /usr/local/bin/npu-smi \\
 /usr/local/sbin/npu-smi /usr/local/Ascend/driver/lib64 /usr/local/Ascend/driver/version.info \\
 /usr/local/Ascend/driver/tools/hccn_tool \\
@@ -174,6 +208,13 @@ _AMD = (
     Probe("amd.links", argv=("rocm-smi", "--showtopotype", "--json"), platform="amd", deadline=30),
     Probe("amd.version", read=("/sys/module/amdgpu/version", "/opt/rocm/.info/version"), platform="amd"),
 )
+
+def _bmc(name: str, script: str) -> Probe:
+    """A question to the BMC inside the host; slow ones are given up soon: nothing of the plan waits for them."""
+    return Probe(name, argv=("sh", "-c", f"""command -v ipmitool >/dev/null 2>&1 || exit 127
+[ -e /dev/ipmi0 ] || [ -e /dev/ipmi/0 ] || [ -e /dev/ipmidev/0 ] || {{ echo 'no device of a BMC'; exit 1; }}
+exec 2>&1; {script}; echo '== end'"""), needs_root=True, deadline=8)
+
 
 _HOST = (
     Probe("host.pci", ask="pci"),
@@ -207,6 +248,15 @@ _HOST = (
     Probe("host.nvme", argv=("sh", "-c", """command -v nvme >/dev/null || exit 127
 for d in /dev/nvme[0-9] /dev/nvme[0-9][0-9]; do [ -e "$d" ] || continue
 echo "== $d"; nvme smart-log -o json "$d" 2>&1; done"""), needs_root=True),
+    Probe("host.buddyinfo", read=("/proc/buddyinfo",)),
+    Probe("host.edac", read=(
+        "/sys/devices/system/edac/mc/mc*/[cu]e_count", "/sys/devices/system/edac/mc/mc*/dimm*/dimm_[cu]e_count",
+        "/sys/devices/system/edac/mc/mc*/dimm*/dimm_label")),
+    Probe("host.page_size", argv=("getconf", "PAGESIZE")),
+    _bmc("bmc.chassis", "echo '== chassis'; ipmitool chassis status"),
+    _bmc("bmc.sel", "echo '== now'; ipmitool sel time get; echo '== list'; ipmitool sel elist last 100"),
+    _bmc("bmc.sensors", "echo '== sdr'; ipmitool sdr type 'Power Supply'; ipmitool sdr type Fan"),
+    Probe("nccl.conf", read=("/etc/nccl.conf",)),
     Probe("host.logind", read=("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d/*.conf")),
     Probe("host.apt_hold", argv=("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want}\n",
                                  "nvidia-driver-*", "nvidia-fabricmanager*", "nvidia-dkms-*")),
@@ -235,6 +285,7 @@ _LIVE = (
     Probe("proc.processes", ask="processes", live=True),
     Probe("proc.shm", ask="shared_memory", live=True),
     Probe("proc.account", ask="account", live=True),
+    Probe("plan.files", ask="plan_files", live=True),
 )
 
 _PRIVATE = (

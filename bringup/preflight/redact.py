@@ -20,7 +20,8 @@ _IPV6 = re.compile(r"(?<![0-9a-zA-Z:.])(?:[0-9a-fA-F]{1,4}:){1,7}(?::?[0-9a-fA-F
 _MAC = re.compile(r"(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{2}:){5}(?:(?:[0-9a-fA-F]{2}:){14})?[0-9a-fA-F]{2}(?![0-9a-fA-F:])")
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _GUID = re.compile(r"\b0x[0-9a-fA-F]{16}\b|(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}(?![0-9a-fA-F:])")
-_SERIAL = re.compile(r"(?im)^(.*\bserial (?:number|no)\b[^:\n]*:[ \t]*)(\S+)|(\bserial=)(\S+)")
+_SERIAL = re.compile(r"(?im)^(.*(?:\bserial (?:number|no)\b|\bvendor SN\b)[^:\n]*:[ \t]*)(\S+)|(\bserial=)(\S+)")
+_SWITCH = re.compile(r"(?m)^(lldp\.[^=\s]+\.chassis\.name=)(\S[^\n]*)|(^System Name TLV\s*\n\s*)(\S[^\n]*)")
 _HOME = re.compile(r"/home/([A-Za-z_][\w.-]*)")
 _KEPT_NAMES = {"localhost", "root", "ubuntu", "none", "all", "head", "workers", "host"}
 _PLAIN_NAME = re.compile(r"^[A-Za-z0-9][\w.-]+$")
@@ -77,6 +78,8 @@ class Redactor:
         if not text:
             return text
         text = _SERIAL.sub(self._serial, text)
+        text = _SWITCH.sub(lambda m: (m.group(1) or m.group(3)) + self._number(
+            "switch", m.group(2) or m.group(4), "switch{:02d}"), text)
         text = _UUID.sub(lambda m: self._number("uuid", m.group(0), "00000000-0000-0000-0000-{:012d}"), text)
         text = _GID.sub(self._gid, text)
         text = _MAC.sub(self._mac, text)

@@ -14,7 +14,7 @@ from bringup.preflight.unread import Unread
 def facts_of(facts: Facts) -> dict[str, Any]:
     """Every fact by name; `unknown: reason` for one that cannot be read, absent ones left out."""
     out: dict[str, Any] = {}
-    for name, value in vars(Facts).items():
+    for name, value in (pair for kind in Facts.__mro__ for pair in vars(kind).items()):
         if not isinstance(value, cached_property):
             continue
         try:

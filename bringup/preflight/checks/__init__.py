@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-_FILES = ("driver", "devices", "memory", "links", "pcie", "process", "disk", "host", "clock", "network", "rdma",
-          "pairs", "ascend", "hccn", "amd", "measured", "baseline", "parity")
+_FILES = ("driver", "devices", "memory", "links", "pcie", "process", "disk", "host", "machine", "clock", "network",
+          "rdma", "cables", "nccl", "pairs", "ascend", "hccn", "npu_ports", "amd", "measured", "baseline", "parity")
 
 
 def load() -> dict[str, int]:

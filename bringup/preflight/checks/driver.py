@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bringup.base.text import plural
 from bringup.preflight.parsers.text import same_release, version
 from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, warned
 from bringup.preflight.requirement import limits
@@ -167,3 +168,47 @@ def _gpus(indexes: list[int]) -> str:
     from bringup.preflight.parsers.nvidia_text import busy
 
     return f"GPU {busy([str(index) for index in indexes])}"
+
+
+@check("nvidia.gsp", "the GPU's firmware (GSP) is of the driver's release and answers", platform="nvidia",
+       reads=("nvidia.q", "host.kernel_log"), after=DRIVER,
+       source="the driver loads its own; gpustack: GSP that times out, Xid 119, 120",
+       remedy="sudo nvidia-smi -r -i N when no job runs; reboot when it comes back")
+def gsp(view: View) -> list[Outcome]:
+    log = view.facts.smi
+    having = [gpu for gpu in log.gpus if gpu.gsp]
+    without = [gpu for gpu in log.gpus if not gpu.gsp]
+    out = [warned(f"GPU {gpu.index}: firmware {gpu.gsp}, driver {log.driver}", found=gpu.gsp, required=log.driver)
+           for gpu in having if log.driver and gpu.gsp != log.driver]
+    if having and without:
+        out.append(warned(f"GPU {', '.join(str(gpu.index) for gpu in without)} runs without GSP firmware, "
+                          f"the others with {having[0].gsp}"))
+    try:
+        lines = view.facts.kernel_log.gsp
+    except Unread as error:
+        if not error.absent:
+            raise
+        lines = ()
+    if lines:
+        out.append(warned(f"the kernel log tells {plural(len(lines), 'time')} of a GSP that does not answer",
+                          details=(lines[-1][:200],)))
+    if out:
+        return out
+    return [passed(having[0].gsp) if having else skipped("no GPU runs GSP firmware")]
+
+
+@check("nvidia.inforom", "no GPU's InfoROM is corrupted", platform="nvidia", reads=("nvidia.q", "nvidia.list"),
+       source="Azure: nvidia-smi status 14; nvidia-smi's warning", after=DRIVER,
+       remedy="computing works; remapped rows and error counts are not kept: open a case with the vendor")
+def inforom(view: View) -> list[Outcome]:
+    log = view.facts.smi
+    corrupted = view.facts.corrupted_inforom
+    known = {gpu.bus: gpu for gpu in log.gpus}
+    if corrupted:
+        return [warned(f"{f'GPU {known[bus].index}' if bus in known else bus}: the InfoROM is corrupted"
+                       + (f" (serial {known[bus].serial})" if bus in known and known[bus].serial else ""))
+                for bus in corrupted]
+    images = sorted({gpu.inforom for gpu in log.gpus if gpu.inforom})
+    if len(images) > 1:
+        return [noted(f"different images in one host: {', '.join(images)}")]
+    return [passed(images[0]) if images else skipped("these GPUs name no image")]

@@ -24,26 +24,26 @@ SETTLED = 600.0
 """Seconds after boot in which links go up and down as a matter of course."""
 
 
-def _ub(view: View) -> bool:
+def is_ub(view: View) -> bool:
     """True for the 950, whose chips meet over UB: its hccn_tool knows no RoCE port."""
     return view.profile is not None and view.profile.name == "ascend-950"
 
 
-def _broken(view: View, text: str, **more: Any) -> Outcome:
+def broken(view: View, text: str, **more: Any) -> Outcome:
     """A fault of the network between hosts: it stops a plan over several, and harms none within one."""
     within = view.need.deployed and not view.need.multi_node
     return warned(f"{text} (the plan stays within the host)", **more) if within else failed(text, **more)
 
 
-_BY_UB = "a 950 has no RoCE port of its own: see hccn.ub"
+BY_UB = "a 950 has no RoCE port of its own: see hccn.ub"
 
 
 @check("hccn.address", "/etc/hccn.conf says of each chip what the chip says", platform="ascend",
        reads=("hccn.ip", "ascend.hccn_conf"), source="one stale line makes one chip unreachable",
        remedy="hccn_tool -i N -ip -s address A netmask M writes both")
 def address(view: View) -> list[Outcome]:
-    if _ub(view):
-        return [skipped(_BY_UB)]
+    if is_ub(view):
+        return [skipped(BY_UB)]
     chips = {number: parse.address(text) for number, text in view.facts.hccn("ip").items()}
     out = []
     try:
@@ -51,17 +51,17 @@ def address(view: View) -> list[Outcome]:
     except Unread as error:
         if not error.absent:
             raise
-        out.append(_broken(view, "there is no /etc/hccn.conf: the addresses go at the next reboot"))
+        out.append(broken(view, "there is no /etc/hccn.conf: the addresses go at the next reboot"))
         conf = {}
     for number, there in sorted(chips.items()):
         said, line = conf.get(number, ("", 0))
         if not there:
             where = f" (/etc/hccn.conf:{line} says {said})" if said else ""
-            out.append(_broken(view, f"chip {number} has no address{where}"))
+            out.append(broken(view, f"chip {number} has no address{where}"))
         elif said and said != there:
-            out.append(_broken(view, f"chip {number}: /etc/hccn.conf:{line} says {said}, the chip says {there}"))
+            out.append(broken(view, f"chip {number}: /etc/hccn.conf:{line} says {said}, the chip says {there}"))
         elif conf and not said:
-            out.append(_broken(view, f"chip {number} has {there}, /etc/hccn.conf has no line for it"))
+            out.append(broken(view, f"chip {number} has {there}, /etc/hccn.conf has no line for it"))
     return out or [passed(f"{len(chips)} chips")]
 
 
@@ -90,9 +90,9 @@ def unique(views: Sequence[View]) -> Iterable[Outcome]:
 @check("hccn.link", "the network port of every chip is up", platform="ascend", reads=("hccn.link",),
        source="msprechecker, vllm-ascend", remedy="hccn_tool -i N -optical -g: look at cable and optics")
 def link(view: View) -> list[Outcome]:
-    if _ub(view):
-        return [skipped(_BY_UB)]
-    out = [_broken(view, f"chip {number}: link {state}") for number, text in sorted(view.facts.hccn("link").items())
+    if is_ub(view):
+        return [skipped(BY_UB)]
+    out = [broken(view, f"chip {number}: link {state}") for number, text in sorted(view.facts.hccn("link").items())
            if (state := parse.link(text)) != "UP"]
     return out or [passed("UP")]
 
@@ -101,15 +101,15 @@ def link(view: View) -> list[Outcome]:
        reads=("hccn.link_stat", "host.uptime"), source="faultdiag: newest record UP, count of DOWN",
        after=("hccn.link",), remedy="hccn_tool -i N -optical -g: look at cable and optics")
 def flaps(view: View) -> list[Outcome]:
-    if _ub(view):
-        return [skipped(_BY_UB)]
+    if is_ub(view):
+        return [skipped(BY_UB)]
     up = view.facts.uptime
     out: list[Outcome] = []
     for number, text in sorted(view.facts.hccn("link_stat").items()):
         history = parse.link_history(text)
         late = [ago for ago in history.downs if 0 <= ago < up - SETTLED]
         if history.newest == "DOWN":
-            out.append(_broken(view, f"chip {number}: the newest record says DOWN"))
+            out.append(broken(view, f"chip {number}: the newest record says DOWN"))
         elif late:
             out.append(warned(f"chip {number}: {plural(len(late), 'loss', 'losses')} of the link since boot, the last "
                               f"{duration(min(late))} ago"))
@@ -120,7 +120,7 @@ def flaps(view: View) -> list[Outcome]:
        source="hccn_tool of the 950: UP, PARTIAL LINK, DOWN", absent="unknown",
        remedy="hccn_tool -g -link_stat -i N: look at the port that is down")
 def ub(view: View) -> list[Outcome]:
-    if not _ub(view):
+    if not is_ub(view):
         return [skipped("only the 950 has UB ports")]
     out: list[Outcome] = []
     for number, text in sorted(view.facts.hccn("ub").items()):
@@ -148,15 +148,15 @@ def _asked(view: View, number: int) -> tuple[str, ...]:
        reads=("hccn.net_health", "hccn.netdetect", "hccn.gateway"), source="vllm-ascend: Success",
        remedy="hccn_tool -i N -netdetect -s address GATEWAY", after=("hccn.link",))
 def net_health(view: View) -> list[Outcome]:
-    if _ub(view):
-        return [skipped(_BY_UB)]
+    if is_ub(view):
+        return [skipped(BY_UB)]
     out: list[Outcome] = []
     for number, text in sorted(view.facts.hccn("net_health").items()):
         state = parse.net_health(text)
         if state == "Init":
             out.append(warned(f"chip {number}: Init: no detect address is set"))
         elif state != "Success":
-            out.append(_broken(view, f"chip {number}: {state}", details=_asked(view, number)))
+            out.append(broken(view, f"chip {number}: {state}", details=_asked(view, number)))
     return out or [passed("Success")]
 
 
@@ -187,6 +187,7 @@ def tls(views: Sequence[View]) -> Iterable[Outcome]:
 @fleet_check("hccl.env", "the HCCL variables are equal on all hosts", platform="ascend", reads=(),
              source="a timeout raised on one host only does not help", remedy="set it for all hosts at once")
 def environment(views: Sequence[View]) -> Iterable[Outcome]:
+    views = [view for view in views if not view.need.spare]  # nothing is started there, and so nothing is set
     names = sorted({name for view in views for name in view.need.env
                     if name.startswith("HCCL_") and not name.endswith(("IF_IP", "IFNAME"))})
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bringup.base.text import size
+from bringup.base.text import plural, size
 from bringup.preflight.checks.devices import gpus
 from bringup.preflight.checks.driver import DRIVER
 from bringup.preflight.parsers.nvidia_q import Gpu
@@ -57,6 +57,26 @@ def ecc(view: View) -> Outcome:
     if all(gpu.ecc_uncorrected is None for gpu in log.gpus):
         return skipped("these GPUs count none")
     return passed("0")
+
+
+@check("nvidia.ecc-corrected", "corrected memory errors stay under the line", platform="nvidia", reads=("nvidia.q",),
+       source="Azure: 10,000 in SRAM, 20,000,000 in DRAM", after=DRIVER,
+       remedy="reset the GPU when no job runs; watch whether the count comes back")
+def ecc_corrected(view: View) -> list[Outcome]:
+    log = view.facts.smi
+    out = []
+    for gpu in log.gpus:
+        for kind, count in (("SRAM", gpu.ecc_corrected_sram), ("DRAM", gpu.ecc_corrected_dram)):
+            line = limits()[f"ecc_corrected_{kind.lower()}"]
+            if count is not None and count > line.number:
+                out.append(warned(f"GPU {gpu.index}: {count:,} corrected {kind} errors{_serial(gpu)}",
+                                  required=f"at most {line.value:,}", found=f"{count:,}", source=line.source))
+    blind = [gpu.index for gpu in log.gpus if any("ECC" in name for name in gpu.unreadable)]
+    if out or blind:
+        return out or [unknown(f"{gpus(blind)} does not say its ECC errors")]
+    if all(gpu.ecc_corrected is None for gpu in log.gpus):
+        return [skipped("these GPUs count none")]
+    return [passed(f"{max(gpu.ecc_corrected or 0 for gpu in log.gpus):,} at most")]
 
 
 @check("nvidia.sram", "SRAM errors over the GPU's life stay under the line for replacement", platform="nvidia",
@@ -113,6 +133,23 @@ def remap(view: View) -> list[Outcome]:
     if all(gpu.remap_pending is None for gpu in log.gpus):
         return [skipped("these GPUs remap no rows")]
     return [passed("none")]
+
+
+@check("nvidia.remap-spare", "every memory bank has spare rows left", platform="nvidia", reads=("nvidia.q",),
+       source="vendor: Bank Remap Availability Histogram; a bank without spare rows fails at its next error",
+       after=DRIVER, remedy="plan its replacement: the next error of that bank ends in a remapping failure")
+def remap_spare(view: View) -> list[Outcome]:
+    log = view.facts.smi
+    out = [warned(f"GPU {gpu.index}: {plural(gpu.banks_full, 'bank')} without a spare row{_serial(gpu)}")
+           for gpu in log.gpus if gpu.banks_full]
+    out += [noted(f"GPU {gpu.index}: {plural(gpu.banks_low, 'bank')} with few spare rows left{_serial(gpu)}")
+            for gpu in log.gpus if gpu.banks_low and not gpu.banks_full]
+    blind = [gpu.index for gpu in log.gpus if any("Remap" in name for name in gpu.unreadable)]
+    if out or blind:
+        return out or [unknown(f"{gpus(blind)} does not say")]
+    if all(gpu.banks_full is None for gpu in log.gpus):
+        return [skipped("these GPUs show no histogram of their banks")]
+    return [passed("in every bank")]
 
 
 @check("nvidia.retired", "retired pages stay under the line, none pending", platform="nvidia", reads=("nvidia.q",),

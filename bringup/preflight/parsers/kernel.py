@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bringup.preflight.parsers.text import bus, plain
 from bringup.preflight.unread import Unread
@@ -18,7 +18,17 @@ _AMDGPU = re.compile(r"amdgpu.*(?:uncorrectable hardware error|GPU reset begin|r
 _SECONDS = re.compile(r"^\[\s*(\d+\.\d+)\]")
 _NARROW = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): (\S+ Gb/s) available PCIe bandwidth, "
                      r"limited by (.+?) at (\S+) \(capable of (\S+ Gb/s)")
+_GSP = re.compile(r"NVRM:.*\bGSP\b.*(?:heartbeat|tim(?:ed? ?out|eout)|crash)", re.IGNORECASE)
+_MACHINE = re.compile(r"\[Hardware Error\].*(?:event severity: (?:fatal|recoverable)|\buncorrect|"
+                      r"processor context corrupt)", re.IGNORECASE)
+_AER = re.compile(r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): .*PCIe Bus Error: severity=(Uncorrect\w+|Fatal)",
+                  re.IGNORECASE)
+_OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+ \(?[^,]*")
+_DISK = re.compile(r"(?:I/O|critical medium|blk_update_request.*) error, dev (?!loop|sr|fd)\S+|EXT4-fs error|"
+                   r"XFS \(\S+\): .*(?:[Cc]orruption|shut(?:ting)? ?down)|Remounting filesystem read-only|"
+                   r"BTRFS (?:error|critical)|nvme\d+: .*(?:controller is down|I/O .* timeout)")
 _FLAP = re.compile(r"\b(ib\d+|ibp\w+|mlx5_\d+|rdma\d+|roce\w+): .*?(lost carrier|link down)", re.IGNORECASE)
+_OTHER = (("gsp", _GSP), ("machine", _MACHINE), ("oom", _OOM), ("disk", _DISK))
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,15 @@ class KernelLog:
     """Lines of the driver about an Xid that cannot be read."""
     amdgpu: tuple[str, ...] = ()
     """Lines of amdgpu about errors that no driver mends by itself."""
+    gsp: tuple[str, ...] = ()
+    """Lines of the driver about a GSP that does not answer, those with an Xid left out."""
+    machine: tuple[str, ...] = ()
+    """Errors of processor, memory or bus that were not corrected."""
+    aer: Mapping[str, int] = field(default_factory=dict)
+    """Uncorrected PCIe errors by device."""
+    oom: tuple[str, ...] = ()
+    disk: tuple[str, ...] = ()
+    """Errors of disks and file systems."""
 
 
 def parse(text: str) -> KernelLog:
@@ -74,6 +93,8 @@ def parse(text: str) -> KernelLog:
     hung: list[str] = []
     torn: list[str] = []
     lost: list[str] = []
+    other: dict[str, list[str]] = {"gsp": [], "machine": [], "oom": [], "disk": []}
+    aer: dict[str, int] = {}
     lines = plain(text).splitlines()
     for line in lines:
         if match := _XID.search(line):
@@ -101,10 +122,18 @@ def parse(text: str) -> KernelLog:
             segfaults.append(line.strip())
         elif "blocked for more than" in line and "task " in line:
             hung.append(line.strip())
+        elif match := _AER.search(line):
+            aer[bus(match.group(1))] = aer.get(bus(match.group(1)), 0) + 1
+        else:
+            for name, pattern in _OTHER:
+                if pattern.search(line):
+                    other[name].append(line.strip())
+                    break
         if match := _FLAP.search(line):
             flaps[match.group(1)] = flaps.get(match.group(1), 0) + 1
     return KernelLog(len(lines), tuple(xids), tuple(sxids), tuple(narrow), tuple(power), tuple(unplugged), flaps,
-                     tuple(segfaults), tuple(hung), tuple(torn), tuple(lost))
+                     tuple(segfaults), tuple(hung), tuple(torn), tuple(lost), aer=aer,
+                     **{name: tuple(found) for name, found in other.items()})
 
 
 def modules(text: str) -> frozenset[str]:

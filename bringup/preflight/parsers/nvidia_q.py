@@ -13,10 +13,12 @@ from bringup.preflight.unread import Unread
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\S*)\s*$")
 _TROUBLE = re.compile(r"unable to determine the device handle|gpu is lost|failed to|unknown error|couldn't communicate"
                       r"|no devices were found", re.IGNORECASE)
-_KEPT = frozenset(("Product Name", "Serial Number", "VBIOS Version", "Persistence Mode", "Compute Mode", "MIG Mode",
-                   "GPU Recovery Action", "FB Memory Usage", "ECC Mode", "ECC Errors", "Remapped Rows", "PCI",
-                   "Temperature", "GPU Power Readings", "Fabric", "Clocks Event Reasons", "Clocks Throttle Reasons"))
+_KEPT = frozenset(("Product Name", "Serial Number", "VBIOS Version", "GSP Firmware Version", "Inforom Version",
+                   "Persistence Mode", "Compute Mode", "MIG Mode", "GPU Recovery Action", "FB Memory Usage",
+                   "ECC Mode", "ECC Errors", "Remapped Rows", "PCI", "Temperature", "GPU Power Readings", "Fabric",
+                   "Clocks Event Reasons", "Clocks Throttle Reasons"))
 """Keys whose values are judged."""
+_INFOROM = re.compile(r"infoROM is corrupted at gpu ([0-9A-Fa-f:.]+)", re.IGNORECASE)
 _FAULTS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -45,6 +47,8 @@ class Gpu:
     ecc_uncorrected: int | None = None
     sram_uncorrected_lifetime: int | None = None
     ecc_corrected: int | None = None
+    ecc_corrected_sram: int | None = None
+    ecc_corrected_dram: int | None = None
     sram_threshold: bool | None = None
     repair_pending: bool | None = None
     unrepairable: bool | None = None
@@ -54,6 +58,8 @@ class Gpu:
     remapped_uncorrectable: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    banks_full: int | None = None
+    banks_low: int | None = None
     pcie_gen: int | None = None
     pcie_gen_max: int | None = None
     pcie_width: int | None = None
@@ -120,7 +126,7 @@ def _blocks(lines: list[str]) -> tuple[dict[str, str], list[tuple[str, Tree]], l
             blocks.append((match.group(1), {}))
             stack = []
             continue
-        if not line.strip():
+        if not line.strip() or line.startswith("WARNING:"):
             continue
         if " : " not in line and _TROUBLE.search(line):
             troubles.append(line.strip())
@@ -153,6 +159,17 @@ def _alike(gpus: list[Gpu], trees: list[Tree]) -> tuple[Gpu, ...]:
                 and all(path in keys for keys in siblings)] if siblings else []
         out.append(replace(gpu, unreadable=(*gpu.unreadable, *(" ".join(path) for path in lost))))
     return tuple(out)
+
+
+def corrupted_inforom(text: str) -> tuple[str, ...]:
+    """PCI addresses of the GPUs that nvidia-smi warns of behind any of its answers: their InfoROM is corrupted."""
+    return tuple(dict.fromkeys(bus(address) for address in _INFOROM.findall(plain(text))))
+
+
+def attached(text: str) -> int | None:
+    """How many GPUs the log announces; None where it does not say."""
+    match = re.search(r"(?m)^Attached GPUs\s*:\s*(\d+)\s*$", plain(text))
+    return int(match.group(1)) if match else None
 
 
 class _Reader:
@@ -204,6 +221,7 @@ class _Reader:
 def _gpu(number: int, address: str, tree: Tree) -> Gpu:
     r = _Reader(tree)
     link = ("PCI", "GPU Link Info")
+    spare = ("Remapped Rows", "Bank Remap Availability Histogram")
     volatile, lifetime = ("ECC Errors", "Volatile"), ("ECC Errors", "Aggregate")
     parts = ("SRAM Uncorrectable", "SRAM Uncorrectable Parity", "SRAM Uncorrectable SEC-DED")
     reasons = [*r.under("Clocks Event Reasons"), *r.under("Clocks Throttle Reasons")]
@@ -228,6 +246,8 @@ def _gpu(number: int, address: str, tree: Tree) -> Gpu:
         ecc_uncorrected=r.total(*((*volatile, part) for part in parts), (*volatile, "DRAM Uncorrectable")),
         sram_uncorrected_lifetime=r.total(*((*lifetime, part) for part in parts)),
         ecc_corrected=r.total((*volatile, "SRAM Correctable"), (*volatile, "DRAM Correctable")),
+        ecc_corrected_sram=r.whole((*volatile, "SRAM Correctable")),
+        ecc_corrected_dram=r.whole((*volatile, "DRAM Correctable")),
         sram_threshold=r.flag((*lifetime, "SRAM Threshold Exceeded")),
         repair_pending=True if True in repairs else (False if False in repairs else None),
         unrepairable=r.flag(("ECC Errors", "Unrepairable Memory")),
@@ -237,6 +257,8 @@ def _gpu(number: int, address: str, tree: Tree) -> Gpu:
         remapped_uncorrectable=r.whole(("Remapped Rows", "Uncorrectable Error")),
         remap_pending=r.flag(("Remapped Rows", "Pending")),
         remap_failed=r.flag(("Remapped Rows", "Remapping Failure Occurred")),
+        banks_full=r.whole((*spare, "None")),
+        banks_low=r.whole((*spare, "Low")),
         pcie_gen=r.whole((*link, "PCIe Generation", "Current")),
         pcie_gen_max=r.whole((*link, "PCIe Generation", "Max")),
         pcie_width=r.whole((*link, "Link Width", "Current")),

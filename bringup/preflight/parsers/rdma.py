@@ -156,3 +156,63 @@ def show_gids(text: str) -> Mapping[str, tuple[Gid, ...]]:
             kind = "RoCE v2" if "v2" in words else "IB/RoCE v1"
             out[words[0]] = (*out.get(words[0], ()), Gid(int(words[2]), kind, words[3], words[-1]))
     return out
+
+
+@dataclass(frozen=True)
+class Card:
+    """An RDMA device on its PCIe link. `speed` and `speed_max` are GT/s; `errors` are counters by name, since boot (or
+    the driver's start); `interfaces` its network interfaces.
+    """
+
+    device: str
+    speed: float | None = None
+    speed_max: float | None = None
+    width: int | None = None
+    width_max: int | None = None
+    interfaces: tuple[str, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+def cards(files: Mapping[str, str]) -> Mapping[str, Card]:
+    """Counters and PCIe links out of /sys/class/infiniband, by device. Raises Unread."""
+    raw: dict[str, dict[str, str]] = {}
+    for path, text in files.items():
+        match = re.search(r"/infiniband/([^/]+)/(.+)$", path)
+        if match:
+            # the kernel ends a counter with a line: one without is cut
+            raw.setdefault(match.group(1), {})[match.group(2)] = text if "counters/" in match.group(2) else text.strip()
+    out = {}
+    for device, values in sorted(raw.items(), key=lambda item: _natural(item[0])):
+        errors: dict[str, int] = {}
+        for name, value in values.items():
+            if "counters/" in name:
+                if not re.fullmatch(r"[0-9]+\n", value):
+                    raise Unread(f"{device}: {name} holds no whole number")
+                key = name.rpartition("/")[2]
+                errors[key] = errors.get(key, 0) + int(value)
+        links = [_transfers(device, values.get(f"device/{name}_link_speed")) for name in ("current", "max")]
+        widths = [_lanes(device, values.get(f"device/{name}_link_width")) for name in ("current", "max")]
+        out[device] = Card(device, links[0], links[1], widths[0], widths[1],
+                           tuple(sorted({name.split("/")[2] for name in values if name.startswith("device/net/")})),
+                           errors)
+    if not out:
+        raise Unread("no RDMA device", absent=True)
+    return out
+
+
+def _transfers(device: str, text: str | None) -> float | None:
+    """`32.0 GT/s PCIe`; a virtual function or a slot of a hypervisor says `Unknown`."""
+    if text is None or text.startswith("Unknown"):
+        return None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) GT/s(?: PCIe)?", text)
+    if not match:
+        raise Unread(f"{device}: the PCIe link has the speed `{text[:40]}`")
+    return float(match.group(1))
+
+
+def _lanes(device: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,3}", text):
+        raise Unread(f"{device}: the PCIe link has the width `{text[:40]}`")
+    return int(text) if text not in ("0", "255") else None

@@ -65,6 +65,10 @@ def ascend_host(
     made = change(made, "hccn.tls", "".join(f"== {n}\ndev_id:{n}, tls switch[0](0:disable, 1:enable)\n" for n in chips))
     made = change(made, "hccn.link_stat", "".join(
         f"== {n}\n" + sample("hccn_tool/link_stat-g-devid-prefix.txt") for n in chips))
+    for probe, name in (("hccn.optical", "optical-g-sound"), ("hccn.stat", "stat-g-910a"), ("hccn.fec", "fec-g-rs"),
+                        ("hccn.speed", "speed-g-200g"), ("hccn.lldp", "lldp-g-switch")):
+        made = change(made, probe, "".join(f"== {n}\n" + sample(f"hccn_tool/{name}.txt") for n in chips))
+    made = change(made, "ascend.topo", sample("npu-smi/info-t-topo-910bx8-hccs.txt"))
     made = change(made, "ascend.map", sample("npu-smi/info-m-910ax8-24.1.RC2.txt"))
     made = change(made, "ascend.ecc", "".join(f"== {n}\n" + sample("npu-smi/info-t-ecc-910.txt") for n in range(8)))
     made = change(made, "ascend.board", "".join(

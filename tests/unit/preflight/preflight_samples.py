@@ -17,10 +17,16 @@ from bringup.preflight.parsers import (
     host,
     kernel,
     load,
+    lossless,
+    machine,
+    neighbours,
+    npu,
     nvidia_q,
     nvidia_text,
+    optics,
     processes,
     rdma,
+    settings,
 )
 
 Reader = Callable[[str], Any]
@@ -51,6 +57,11 @@ def fabric_manager(text: str) -> Any:
     return Facts(Answers.of("h", [Answer("nvidia.fabricmanager", stdout=text)])).fabric_manager
 
 
+def each(read: Reader) -> Reader:
+    """A reader of many ports' answers on the answer of one."""
+    return lambda text: read("".join(f"ens1np0| {line}\n" for line in text.splitlines()) + "== end\n")
+
+
 def conf(text: str) -> Any:
     return ascend.hccn_conf(text)
 
@@ -69,6 +80,7 @@ READERS: list[tuple[str, Reader]] = [
     ("host-h200x2/nvidia-smi-topo-*", nvidia_text.matrix),
     ("nvidia-smi/version-*", nvidia_text.versions),
     ("host-h200x2/nvidia-smi-version.txt", nvidia_text.versions),
+    ("nvidia-smi/list-L-inforom-*", nvidia_q.corrupted_inforom),
     ("*/list-L-*", nvidia_text.gpu_list),
     ("host-h200x2/nvidia-smi-L.txt", nvidia_text.gpu_list),
     ("nvidia-smi/query-compute-apps-*", nvidia_text.apps),
@@ -104,10 +116,11 @@ READERS: list[tuple[str, Reader]] = [
     ("npu-smi/info-t-board-*", ascend.compatibility),
     ("npu-smi/info-t-current-fault-event-*", ascend.fault_events),
     ("npu-smi/spod-*", ascend.super_pod),
+    ("npu-smi/info-t-topo-*", npu.topology),
     ("npu-smi/*", ascend.info),
     ("ascend-info/*.info*", ascend.package),
     ("ascend-info/hccn.conf.txt", conf),
-    ("ascend-info/rank_table-*", conf),
+    ("ascend-info/rank_table-*", npu.rank_table),
     ("hccn_tool/ip-g-a2x8.txt", two_lines),
     ("hccn_tool/ip-*", ascend.address),
     ("hccn_tool/link-g-*", loop(ascend.link)),
@@ -117,15 +130,33 @@ READERS: list[tuple[str, Reader]] = [
     ("hccn_tool/950-tls.txt", ascend.tls),
     ("hccn_tool/*link_stat*", ascend.link_history),
     ("hccn_tool/950-link-down.txt", ascend.link),
-    ("hccn_tool/*vnic*", ascend.link),
+    ("hccn_tool/*vnic*", npu.plane),
+    ("hccn_tool/optical-*", optics.hccn_optical),
+    ("hccn_tool/stat-*", npu.counters),
+    ("hccn_tool/fec-*", npu.fec),
+    ("hccn_tool/speed-*", npu.speed),
+    ("hccn_tool/lldp-g-*", neighbours.npu),
     ("hccn_tool/gateway-*", loop(ascend.gateway)),
     ("hccn_tool/netdetect-*", loop(ascend.detect_address)),
     ("hccn_tool/*", ascend.ub_ports),
     ("ib/ib_write_bw-*", load.perftest),
+    ("ib/each-mlnx_qos-*", lossless.mlnx_qos),
+    ("ib/mlnx_qos-*", each(lossless.mlnx_qos)),
     ("ib/ibv_devinfo-*", rdma.devinfo),
     ("ib/show_gids-*", rdma.show_gids),
     ("ib/*", rdma.ibstat),
+    ("ethtool/each-m-*", optics.ethtool_module),
+    ("ethtool/ethtool-m-*", each(optics.ethtool_module)),
+    ("ethtool/each-a-*", lossless.pause),
+    ("ethtool/ethtool-a.txt", each(lossless.pause)),
     ("ethtool/*", mtu),
+    ("mlxlink/*", optics.mlxlink),
+    ("lldp/*", neighbours.lldp),
+    ("ipmi/sel-*", machine.bmc_events),
+    ("ipmi/sdr-*", machine.bmc_sensors),
+    ("ipmi/*", machine.chassis),
+    ("host/proc-buddyinfo-*", machine.buddyinfo),
+    ("nccl/*", settings.nccl_conf),
     ("pci/lspci-vvv-acsctl.txt", processes.acs),
     ("pci/*", processes.pci),
     ("amd/*", amd.smi),
@@ -169,7 +200,8 @@ def line(found: Any) -> str:
         return f"{len(found.rows)} rows, {found.largest.size} B at {found.largest.busbw} GB/s, {found.ranks} ranks"
     if isinstance(found, kernel.KernelLog):
         seen = {name: len(getattr(found, name)) for name in (
-            "xids", "sxids", "narrow", "slot_power", "unplugged", "flaps", "segfaults", "hung")}
+            "xids", "sxids", "narrow", "slot_power", "unplugged", "flaps", "segfaults", "hung", "gsp", "machine", "aer",
+            "oom", "disk")}
         return ", ".join(f"{count} {name}" for name, count in seen.items() if count) or "nothing of note"
     if isinstance(found, host.Cpu):
         return f"{found.sockets} sockets, {found.cores} cores, {found.threads} threads, {found.numa} NUMA nodes"

@@ -178,3 +178,68 @@ SICK: dict[str, tuple[Callable[[Answers], Answers], str, Verdict, str]] = {
         "64 KiB",
     ),
 }
+
+
+def one_file(probe: str, path: str, text: str) -> Callable[[Answers], Answers]:
+    """The host with the text of one file that a probe read changed."""
+
+    def make(answers: Answers) -> Answers:
+        files = dict(answers.get(probe).files)
+        assert path in files, f"{probe} did not read {path}"
+        return change(answers, probe, files={**files, path: text})
+
+    return make
+
+
+def logged(line: str) -> Callable[[Answers], Answers]:
+    return lambda a: change(a, "host.kernel_log", f"[1036000.5] {line}\n")
+
+
+def port(old: str, new: str) -> Callable[[Answers], Answers]:
+    """The host whose first RDMA device has one value of mlxlink changed."""
+    return lambda a: edit(a, "rdma.mlxlink", lambda t: t.replace(old, new, 1))
+
+
+SICK.update({
+    "gsp": (lambda a: gpu_field(a, 2, "GSP Firmware Version", "570.00"), "nvidia.gsp", Verdict.WARN, "GPU 2"),
+    "inforom": (
+        lambda a: edit(a, "nvidia.list", lambda t: t + "".join(
+            f"WARNING: infoROM is corrupted at gpu 0000:{bus}:00.0\n" for bus in ("5D", "3B", "19"))),
+        "nvidia.inforom", Verdict.WARN, "GPU 0: the InfoROM is corrupted"),
+    "corrected": (lambda a: gpu_field(a, 4, "Volatile / SRAM Correctable", "20000"), "nvidia.ecc-corrected",
+                  Verdict.WARN, "20,000 corrected SRAM"),
+    "banks": (lambda a: gpu_field(a, 1, "Bank Remap Availability Histogram / None", "2 bank(s)"), "nvidia.remap-spare",
+              Verdict.WARN, "GPU 1: 2 banks"),
+    "uncorrected memory": (one_file("host.edac", "/sys/devices/system/edac/mc/mc1/ue_count", "3\n"), "host.edac",
+                           Verdict.FAIL, "mc1: 3 uncorrected"),
+    "corrected memory": (one_file("host.edac", "/sys/devices/system/edac/mc/mc1/ce_count", "9000\n"), "host.edac",
+                         Verdict.WARN, "750 corrected errors a day"),
+    "machine check": (logged("{2}[Hardware Error]: event severity: recoverable"), "host.machine-check", Verdict.WARN,
+                      "1 line"),
+    "bus error": (logged("nvidia 0000:19:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction"),
+                  "pcie.errors", Verdict.WARN, "GPU 0: 1 uncorrected"),
+    "disk error": (logged("I/O error, dev nvme1n1, sector 83886080 op 0x0:(READ)"), "disk.errors", Verdict.WARN,
+                   "1 line"),
+    "memory of a node": (
+        one_file("host.numa", "/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:       131072000 kB\n"),
+        "host.numa", Verdict.WARN, "node 1 has 134 GB"),
+    "page size": (lambda a: change(a, "host.page_size", "65536\n"), "host.page-size", Verdict.WARN, "64 KiB"),
+    "BMC log": (lambda a: change(a, "bmc.sel", sample("ipmi/sel-faults.txt")), "bmc.log", Verdict.WARN, "ago"),
+    "power supply": (lambda a: change(a, "bmc.sensors", sample("ipmi/sdr-failed-supply.txt")), "bmc.power",
+                     Verdict.WARN, "Fan 1"),
+    "chassis": (lambda a: change(a, "bmc.chassis", sample("ipmi/chassis-fan-fault.txt")), "bmc.chassis", Verdict.WARN,
+                "Cooling/Fan Fault"),
+    "lanes of a card": (one_file("rdma.counters", "/sys/class/infiniband/mlx5_3/device/current_link_width", "8\n"),
+                        "rdma.pcie", Verdict.WARN, "mlx5_3: x8 at 32"),
+    "symbol errors": (
+        one_file("rdma.counters", "/sys/class/infiniband/mlx5_3/ports/1/counters/symbol_error", "9000000\n"),
+        "rdma.errors", Verdict.WARN, "mlx5_3: 31,250 symbol errors an hour"),
+    "bit errors": (port("Symbol BER                         : 15E-255", "Symbol BER                         : 3E-11"),
+                   "rdma.ber", Verdict.WARN, "mlx5_0: symbol bit error ratio 3.0e-11"),
+    "weak light": (port("1.886,1.989,", "1.886,-14.2,"), "rdma.optics", Verdict.WARN,
+                   "received power -14.2 dBm on lane 1"),
+    "warm module": (port("Temperature [C]                    : 54", "Temperature [C]                    : 79"),
+                    "rdma.optics", Verdict.WARN, "temperature 79 C (limits -5 to 75)"),
+    "no peer access": (lambda a: change(a, "nccl.conf", files={"/etc/nccl.conf": "NCCL_P2P_DISABLE=1\n"}),
+                       "nccl.settings", Verdict.FAIL, "NCCL_P2P_DISABLE=1 in /etc/nccl.conf"),
+})

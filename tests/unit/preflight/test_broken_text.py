@@ -21,7 +21,8 @@ from bringup.preflight.requirement import Need
 
 LISTS = {"host.kernel_log", "host.swaps", "host.pci"}
 """Answers of free lines: one that stops early is a shorter one. The agent says of each whether it was cut."""
-FREE = {"pcie.narrow", "nvidia.readable"}
+FREE = {"pcie.narrow", "nvidia.readable", "host.machine-check", "pcie.errors", "disk.errors",
+        "nccl.settings"}
 """Found by words of the kernel or the driver in a place where any text may stand: garbled they are such a text."""
 BLOCKS = {"nvidia.readable"}
 """Checks that stop the host for whatever cannot be read of a GPU."""
@@ -79,6 +80,11 @@ ASCENDS: list[tuple[str, str, Callable[[Answers], Answers]]] = [
     ("hccn.tls", "hccn.tls", one("hccn.tls", "tls switch[0]", "tls switch[1]")),
     ("hccn.address", "ascend.hccn_conf", lambda answers: change(answers, "ascend.hccn_conf", files={
         "/etc/hccn.conf": "".join(f"address_{n}=29.0.0.{11 + n}\n" for n in range(8))})),
+    ("hccn.optics", "hccn.optical", one(
+        "hccn.optical", "Rx Power1            : 0.9954", "Rx Power1            : 0.0054")),
+    ("hccn.errors", "hccn.stat", measured("hccn.stat", chips(sample("hccn_tool/stat-g-errors.txt")))),
+    ("hccn.neighbour", "hccn.lldp", one("hccn.lldp", "Huawei Versatile Routing Platform Software", "AscendNPU")),
+    ("ascend.topology", "ascend.topo", one("ascend.topo", "X          HCCS", "X          SYS ")),
     ("ascend.driver", "ascend.driver", lambda answers: change(answers, "ascend.driver", files={
         "/usr/local/Ascend/driver/version.info": "Version=23.0.7\n"})),
 ]

@@ -50,6 +50,13 @@ def test_c067_hccl_timeout_on_one_host_only() -> None:
     assert "HCCL_CONNECT_TIMEOUT" in found[0].summary and "600" in shown(found) and "not set" in shown(found)
 
 
+def test_a_spare_sets_no_variables_and_harms_nothing() -> None:
+    serving = replace(ASCEND, nodes=("a2-01",), env={"HCCL_BUFFSIZE": "200"})
+    needs = {"a2-01": serving, "a2-02": replace(ASCEND, spare=True)}
+    found = by_check(findings_of({host: without_process(ascend_host(host)) for host in needs}, needs), "hccl.env")
+    assert [(one.subject, one.verdict) for one in found] == [("a2-01", Verdict.PASS)]
+
+
 def test_c069_hccn_conf_against_the_chips() -> None:
     hosts = state("C069")["hosts"]
     answers = {}

@@ -39,8 +39,8 @@ def test_nothing_names_the_site_and_the_verdicts_are_the_same(tmp_path: Path) ->
     everything = "\n".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     for word in ("rack7", "jane", "192.0.2.11", "192.0.2.12"):
         assert word not in everything, word
-    serials = {text for one in answers.values() for text in re.findall(r"Serial Number +: (\S+)",
-                                                                       one.get("nvidia.q").stdout)} - {"N/A"}
+    serials = {text for one in answers.values() for answer in one.items.values()
+               for text in re.findall(r"Serial Number +: (\S+)", answer.stdout)} - {"N/A"}
     new = set(re.findall(r"Serial Number +: (\S+)", everything))
     assert serials and len(new - {"N/A"}) == len(serials)
     before = [(NAMES.index(one.subject), one.check, one.verdict)
