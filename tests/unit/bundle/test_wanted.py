@@ -15,7 +15,7 @@ import pytest
 from bringup.base.errors import BringupError, InputError
 from bringup.base.secrets import SCRUBBER
 from bringup.bundle.content import read_image, requirements_here, tar_folder
-from bringup.bundle.interpreters import given_interpreter
+from bringup.environments.interpreters import given_interpreter
 from bringup.bundle.secrets import learn_secrets, refuse_secrets
 from bringup.bundle.show import as_lines
 from bringup.bundle.wanted import Needs, needs_of
