@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
-from site_project import INVOKE, REPOSITORY, Site, answer, children_of, endpoint_of, interrupt, wait_for
+from preflight_hosts import edit
+from preflight_makers import ascend_host, without_process
+from site_project import HOSTS, INVOKE, REPOSITORY, Site, answer, children_of, endpoint_of, interrupt, wait_for
+
+from bringup.preflight import recording
+from bringup.preflight.answers import Answers
 
 OWN = {"waits": "invoke logs --follow --inventory $INVENTORY", "names": "invoke inventory --limit $WORD",
        "unknown": "invoke statis --inventory $INVENTORY", "flag": "invoke status --fast"}
@@ -161,3 +167,108 @@ def test_a_release_that_is_not_wanted_is_rolled_back(site: Site, endpoint: str) 
     assert "r0002 -> r0001" in record and "Step 4 of 6" in record and "Step 3 of 6" not in record
     assert [row["release"] for row in site.data("releases") if "current" in row["state"]] == ["r0001"]
     assert answer(endpoint) == said
+
+
+class Ascend(Site):
+    """A site of 8 x 910B3 hosts, replayed; the engine is the lab's, with the flags of vllm-ascend."""
+
+    def write(self, **more: object) -> None:
+        super().write(engine="vllm-ascend", hardware="ascend-a2", strategy="single_node_tep", variant="w4a8",
+                      tensor_parallel=None, pipeline_parallel=None, replicas={"r1": [HOSTS[0]]})
+        for number, host in enumerate(HOSTS):
+            self.replay(host, npu_host(number))
+
+    def replay(self, host: str, answers: Answers) -> None:
+        folder = self.folder / "replay" / host
+        shutil.rmtree(folder, ignore_errors=True)
+        recording.write(folder, answers)
+        path = self.folder / "inventory/lab.yml"
+        tree = json.loads(path.read_text())
+        for group in tree["all"]["children"].values():
+            if host in group["hosts"]:
+                group["hosts"][host] = {"bringup_replay": str(folder)}
+        path.write_text(json.dumps(tree, indent=1))
+
+
+def npu_host(number: int = 0) -> Answers:
+    return without_process(ascend_host(HOSTS[number], ips={n: f"29.0.{number}.{10 + n}" for n in range(8)}))
+
+
+def in_alarm(answers: Answers) -> Answers:
+    """Chip 3 says Alarm where it said OK."""
+    return edit(answers, "ascend.info", lambda text: re.sub(r"(?m)^(\| 3 +910B3 +\| )OK   ", r"\1Alarm", text))
+
+
+def double_bit(answers: Answers) -> Answers:
+    return edit(answers, "ascend.ecc", lambda text: re.sub(r"(?m)^(\s*HBM Double Bit Error Count\s+: )0", r"\g<1>2",
+                                                           text, count=1))
+
+
+@pytest.fixture(scope="module")
+def npus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ascend]:
+    made = Ascend(tmp_path_factory.mktemp("npus"))
+    shutil.copytree(REPOSITORY / "runbooks", made.folder / "runbooks")
+    yield made
+    made.down()
+
+
+def follow_at_a_terminal(site: Site, words: list[str], by_hand: Callable[[], object]) -> tuple[int, str]:
+    """Answer every question with y; what only a person can do is done first."""
+    child = pexpect.spawn(str(INVOKE), words, cwd=str(site.folder), env=site.environment(), encoding="utf-8",
+                          dimensions=(24, 200), timeout=120)
+    screen = ""
+    try:
+        while (which := child.expect([r"Run it\? \[y/N/skip\]", r"Is it done\? \[y/N/skip\]", pexpect.EOF])) < 2:
+            screen += str(child.before)
+            if which == 1:
+                by_hand()
+            child.sendline("y")
+        screen += str(child.before)
+    finally:
+        child.close()
+    return child.exitstatus, screen.replace("\r\n", "\n")
+
+
+@pytest.mark.full
+def test_an_npu_in_alarm_is_proposed_captured_and_mended(npus: Ascend) -> None:
+    said = answer(endpoint_of(npus.good("provision", timeout=240)))
+    assert "nothing wrong found" in npus.good("runbooks")
+    npus.replay(HOSTS[0], double_bit(npu_host()))
+    found = npus.run("runbooks").stdout
+    assert re.search(r"^npu-alarm: .*\n  because  lab-head  ascend\.ecc  ", found, re.M), found
+    npus.replay(HOSTS[0], in_alarm(npu_host()))
+    proposed = npus.run("runbooks")
+    assert proposed.returncode == 4
+    assert "npu-alarm: An NPU raises an alarm\n  because  lab-head  ascend.health  NPU 3 chip 0: Alarm\n" \
+        in proposed.stdout
+    typed = re.search(r"^  type +invoke (runbook npu-alarm --set node=lab-head)$", proposed.stdout, re.M)
+    assert typed, proposed.stdout
+
+    begun = npus.run(*typed[1].split(), "--yes")
+    assert begun.returncode == 4 and "stopped at step 3 of 7: it is never run unasked" in begun.stdout
+    record = record_of(begun.stdout)
+    assert "- replayed: devices of lab-head, lab-w1, lab-w2 are recordings, not hardware" in record
+    assert "ascend.health      NPU 3 chip 0: Alarm" in record and "npu-smi info -t health -i 3" in record
+    kept = recording.read(npus.folder / ".bringup/npu-alarm-lab-head/lab-head").get("ascend.info")
+    assert re.search(r"\| 3 +910B3 +\| Alarm ", kept.stdout)
+    again = re.search(r"at a terminal: invoke (runbook npu-alarm .*--from 3)$", begun.stdout, re.M)
+    assert again, begun.stdout
+    status, screen = follow_at_a_terminal(npus, again[1].split(), lambda: npus.replay(HOSTS[0], npu_host()))
+    assert status == 0, screen
+    record = record_of(screen)
+    assert "ssh lab-head sudo npu-smi set -t reset -i ID -c 0" in record and "Done by hand" in record
+    assert "NOT as it must" not in record and re.search(r"^Done at \d{4}-", record, re.M)
+    assert "nothing wrong found" in npus.good("runbooks")
+    assert answer(endpoint_of(npus.good("start"))) == said
+
+
+@pytest.mark.full
+def test_an_alarm_that_comes_back_after_the_reset_stops_the_runbook(npus: Ascend) -> None:
+    npus.replay(HOSTS[0], npu_host())
+    npus.good("provision", "--yes", timeout=240)
+    npus.replay(HOSTS[0], in_alarm(npu_host()))
+    status, screen = follow_at_a_terminal(
+        npus, ["runbook", "npu-alarm", "--set", "node=lab-head", "--from", "3"], lambda: None)
+    assert status == 1 and "step 5 of 7 is not as it must be: it ended with 4, expected 0" in screen, screen
+    assert "next      invoke runbook node-replaced --set node=lab-head" in screen
+    assert [node["state"] for node in npus.nodes().values()] == ["stopped"], "nothing is started on a chip in alarm"
