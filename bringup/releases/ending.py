@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bringup.base.errors import BringupError, FindingError
@@ -83,17 +83,31 @@ def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     blocking = [finding for finding in found if finding.blocks]
     wholes = {name: [survey.replicas[part.name] for part in parts if part.name in survey.replicas]
               for name, parts in plan.wholes.items()}
-    asked = {name: views for name, views in wholes.items() if views}
+    unseen = {name: [host for part in parts for host in part.hosts if host not in fleet.hosts]
+              for name, parts in plan.wholes.items()}
+    asked = {name: views for name, views in wholes.items() if not unseen[name]}
     good = [name for name, views in asked.items() if all(_well(view) for view in views)]
     fleet.emit(Findings("status", tuple(found), {"status": rows(survey)}))
     in_use = survey.history.in_use
     label = in_use.label if in_use else "no release"
-    fleet.emit(StageSummary(label, f"{len(good)} of {plural(len(asked), 'replica')} up"))
+    fleet.emit(StageSummary(label, how_many_up(len(good), len(asked), unseen)))
     if blocking:
         worst = blocking[0]
         raise FindingError(worst.summary, host=worst.subject, details=worst.details, next=worst.mend)
     return {host: Result(host, "replica_status", Status.OK, data=_data(survey.replicas[name], host))
             for name, hosts in members.items() for host in hosts}
+
+
+def how_many_up(good: int, asked: int, unseen: Mapping[str, Sequence[str]]) -> str:
+    """`7 of 8 replicas up`; a replica of which a node is not in the run (limited, or not reached) is not counted."""
+    names = [name for name, hosts in unseen.items() if hosts]
+    text = f"{good} of {plural(asked, 'replica')} up"
+    if not names:
+        return text
+    hosts = list(dict.fromkeys(host for name in names for host in unseen[name]))
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    left = f"{', '.join(names[:4])}{more} not counted: {fold_hosts(hosts)} not looked at"
+    return f"{text}; {left}" if asked else left
 
 
 def _well(view: ReplicaView) -> bool:

@@ -363,6 +363,7 @@ def test_a_spare_takes_the_place_of_a_dead_node(site: Rehearsals) -> None:
     machine.stop()
     try:
         proposed = site.run("runbooks")
+        assert "1 of 1 replica up; r2 not counted: m2 not looked at" in proposed.stdout, proposed.stdout
         assert "type     invoke runbook spare-takes-over --set node=m2 --set spare=SPARE" in proposed.stdout
         followed = follow(site, "runbook spare-takes-over --set node=m2 --set spare=m3",
                           {3: lambda: site.write(**alone, replicas={**replicas, "r2": ["m3"]})})

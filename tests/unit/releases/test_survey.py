@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bringup.releases.document import Release
+from bringup.releases.ending import how_many_up
 from bringup.releases.history import Entry, History
 from bringup.releases.starting import decide
 from bringup.releases.survey import Node, ReplicaView, Survey, findings
@@ -63,6 +64,17 @@ def test_a_replica_that_runs_another_release_than_the_links_name_is_told() -> No
     by_hand = History((), {"g1": A, "g2": B}, by_hand={"g2": A})
     mixed, = findings(Survey({"r1": view(node("g1"), node("g2"))}, by_hand, {}))
     assert mixed.check == "release.mixed" and "its `current` was changed by hand" in mixed.details[0]
+
+
+@pytest.mark.parametrize(("unseen", "text"), [
+    ({"r1": [], "r2": []}, "1 of 2 replicas up"),
+    ({"r1": [], "r2": ["g3", "g4"]}, "1 of 1 replica up; r2 not counted: g[3-4] not looked at"),
+    ({"r1": ["g2"]}, "r1 not counted: g2 not looked at"),
+    ({f"r{n}": [f"g{n}"] for n in range(1, 8)}, "r1, r2, r3, r4 and 3 more not counted: g[1-7] not looked at"),
+])
+def test_a_replica_that_was_not_wholly_looked_at_is_not_counted_as_up(unseen: dict[str, list[str]], text: str) -> None:
+    whole = sum(not hosts for hosts in unseen.values())
+    assert how_many_up(min(1, whole), whole, unseen) == text
 
 
 @pytest.mark.parametrize(("replica", "what"), [
