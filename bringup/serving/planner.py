@@ -394,8 +394,9 @@ def _warnings(deployment: Deployment, engine: Engine, lab: bool, numbers: Mappin
     if deployment.distributed_timeout and deployment.distributed_timeout < numbers["load_deadline_seconds"] and not lab:
         out.append(f"distributed_timeout {deployment.distributed_timeout} s is under the start's own deadline of "
                    f"{numbers['load_deadline_seconds']:.0f} s: a rank that still compiles is taken for one that hangs")
-    tokens = numbers.get("kv_tokens")
+    tokens = numbers.get("kv_tokens_of_rank")
     if tokens is not None and tokens < numbers["context_length"] and not lab:
-        out.append(f"the KV cache holds about {tokens:,} tokens, the context is {numbers['context_length']:,}: "
+        each = " of a data parallel rank" if numbers["data_parallel"] > 1 else ""
+        out.append(f"the KV cache{each} holds about {tokens:,} tokens, the context is {numbers['context_length']:,}: "
                    "set context_length")
     return tuple(out)

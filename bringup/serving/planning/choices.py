@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 from bringup.base.errors import InputError
@@ -26,7 +27,8 @@ class Option:
 
     `weights_gb` lie on each device, `left_gb` is what stays there for the cache, which holds `kv_tokens` in all;
     `context` is the context asked for, `host_memory_gb` what offloaded experts take of a host's own memory.
-    `replicas` is how many of it the inventory's hosts make.
+    `replicas` is how many of it the inventory's hosts make. Of each device of `device_gb` the engine takes `share` and
+    works in `working_gb`.
     """
 
     engine: str
@@ -44,6 +46,9 @@ class Option:
     left_gb: float | None = None
     host_memory_gb: float | None = None
     context: int = 0
+    device_gb: float | None = None
+    share: float | None = None
+    working_gb: float | None = None
 
 
 def options_of(inventory: Inventory, variables: Variables, library: Library | None = None) -> list[Option]:
@@ -112,7 +117,8 @@ def _option(choice: Choice, wanted: Deployment, nodes: int, problem: str | None,
     return Option(wanted.engine, choice.variant.key, choice.variant.precision, choice.strategy.name, nodes, problem,
                   _sizes(numbers), numbers["needed_gb"], numbers["there_gb"], numbers["kv_tokens"],
                   0 if problem else hosts // nodes, numbers["weights_per_device_gb"], numbers["left_per_device_gb"],
-                  numbers["host_memory_gb"], numbers["context_length"])
+                  numbers["host_memory_gb"], numbers["context_length"], numbers["device_gb"], numbers["utilization"],
+                  numbers["working_gb"])
 
 
 def _sizes(numbers: Mapping[str, Any]) -> str:
@@ -134,6 +140,41 @@ def as_lines(options: list[Option], width: int) -> Iterator[str]:
         yield f"memory in decimal GB; contexts: how many of {fitting[0].context:,} tokens the KV cache holds"
         if "host GB" in names:
             yield "host GB: what the experts that stay in the host's memory take"
+        yield ""
+        yield from _decided(options, width)
+    yield from _reasons(options, width)
+
+
+def _decided(options: Sequence[Option], width: int) -> Iterator[str]:
+    """For the weights of each precision the fewest nodes that hold them, with the sum."""
+    yield "fewest nodes, by the weights:"
+    best: dict[str, Option] = {}
+    for option in options:
+        there = best.get(option.precision)
+        # experts in the host's memory are another way of serving, not a smaller need
+        if option.problem is None and option.host_memory_gb is None and (there is None or option.nodes < there.nodes):
+            best[option.precision] = option
+    wide = max((len(precision) for precision in best), default=0)
+    for precision, option in best.items():
+        yield from wrap(_sum(option), width, initial_indent=f"  {precision.ljust(wide)}  ",
+                        subsequent_indent=" " * (wide + 4))
+
+
+def _sum(option: Option) -> str:
+    nodes = "one node" if option.nodes == 1 else plural(option.nodes, "node")
+    text = f"{nodes} as {option.strategy} ({option.engine}): needs {_gb(option.needed_gb)} of {_gb(option.there_gb)} GB"
+    if option.weights_gb is None or option.device_gb is None or option.share is None:
+        return text
+    working = f" - {option.working_gb:g} the engine works in" if option.working_gb else ""
+    text += (f"; a device {option.share:.0%} of {option.device_gb:g} - {option.weights_gb:,.1f} weights{working} = "
+             f"{option.left_gb:,.1f} GB")
+    if option.kv_tokens is not None:
+        text += f" for {option.kv_tokens:,} tokens in all"
+    return text
+
+
+def _reasons(options: Sequence[Option], width: int) -> Iterator[str]:
+    """Why the others do not fit: what has to do with memory and sizes first, then what was never meant for it."""
     reasons: dict[str, int] = {}
     for option in options:
         if option.problem:
@@ -141,9 +182,8 @@ def as_lines(options: list[Option], width: int) -> Iterator[str]:
     if reasons:
         yield ""
         yield "does not fit:"
-    for reason, count in reasons.items():
-        text = f"  {count:>3}  {reason}"
-        yield text if len(text) <= width else text[:width - 3] + "..."
+    for reason, count in sorted(reasons.items(), key=lambda item: " GB" not in item[0]):
+        yield from wrap(reason, width, initial_indent=f"  {count:>3}  ", subsequent_indent=" " * 7)
 
 
 def _row(option: Option) -> dict[str, str]:

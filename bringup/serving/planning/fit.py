@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from bringup.serving.versions import flag_value
 
 UTILIZATION = 0.9
 """Share of a device's memory that vLLM takes by default (--gpu-memory-utilization)."""
+WORKING_GB = 6.0
+"""What vLLM keeps of its share on each device beside weights and cache: activations, graphs, collectives. Of a model of
+this size in FP8 on 8 x H200: 0.9 of 141, 94.5 of weights, and about 26 left for the cache."""
 LOAD_BYTES_PER_SECOND = 0.65e9
 """Slow end of reported loads of GLM-5 (163 shards of 9 GB in 9 to 40 minutes)."""
 WARM_UP_SECONDS = 600
@@ -47,6 +50,8 @@ class Choice:
     hardware: Hardware
     engine: EngineRecipe | None
     features: tuple[str, ...]
+    share: float | None = None
+    """Of a device's memory, where the site's own `arguments` name it."""
 
 
 def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
@@ -79,7 +84,19 @@ def choose(library: Library, recipe: Recipe, deployment: Deployment) -> Choice:
         if feature in variant.without_features:
             raise Misfit(f"the variant {variant.key} goes without {feature}", where=deployment.where("features"))
     ordered = tuple(key for key in known if key in features)
-    return Choice(recipe, variant, strategy, hardware, engine, ordered)
+    return Choice(recipe, variant, strategy, hardware, engine, ordered, _share(deployment.arguments))
+
+
+def _share(words: Sequence[str]) -> float | None:
+    """The share of a device's memory that these words give the engine; None where they do not say."""
+    for flag in ("--gpu-memory-utilization", "--mem-fraction-static"):
+        given = flag_value(list(words), flag)
+        try:
+            if given and 0 < float(given) <= 1:
+                return float(given)
+        except ValueError:
+            continue  # the engine's own help is asked before a start and names it
+    return None
 
 
 def _variant(recipe: Recipe, deployment: Deployment) -> Variant:
@@ -172,7 +189,15 @@ def _check_room(choice: Choice, deployment: Deployment, nodes: int) -> None:
     raise Misfit(
         f"{choice.strategy.name} puts {per_device:,.1f} GB of weights on each device of "
         f"{choice.hardware.vram_gb / choice.hardware.gpu_count:,.0f} GB and leaves no room for the KV cache",
-        where=deployment.where("strategy"), expected=f"less than {utilization(choice):.0%} of the device")
+        where=deployment.where("strategy"), expected=room_told(choice))
+
+
+def room_told(choice: Choice) -> str:
+    """How many GB of weights a device may hold, and why."""
+    device, working = choice.hardware.vram_gb / choice.hardware.gpu_count, working_gb(choice)
+    kept = f", {working:g} of which the engine works in" if working else ""
+    return (f"less than {device * utilization(choice) - working:,.1f} GB: the engine takes {utilization(choice):.0%} of "
+            f"the device{kept}")
 
 
 def weights_per_device(choice: Choice, nodes: int) -> float | None:
@@ -200,10 +225,15 @@ def expert_parallel(choice: Choice) -> bool:
 
 
 def utilization(choice: Choice) -> float:
-    """Share of a device's memory that the engine takes: what the recipe says, else vLLM's default."""
-    words = list(choice.engine.args) if choice.engine else [*choice.recipe.base_args, *choice.variant.args]
-    given = flag_value(words, "--gpu-memory-utilization") or flag_value(words, "--mem-fraction-static")
-    return float(given) if given else UTILIZATION
+    """Share of a device's memory that the engine takes: what site or recipe say, else vLLM's default."""
+    words = choice.engine.args if choice.engine else (*choice.recipe.base_args, *choice.variant.args)
+    return choice.share or _share(words) or UTILIZATION
+
+
+def working_gb(choice: Choice) -> float:
+    """What the engine keeps of its share on each device beside weights and cache, decimal GB. SGLang's share is of
+    weights and cache alone: the rest of the device is for this."""
+    return 0.0 if choice.engine is not None and choice.engine.engine.startswith("sglang") else WORKING_GB
 
 
 def nodes_asked(choice: Choice, deployment: Deployment, least: int) -> tuple[int, str]:
@@ -263,7 +293,8 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     """Memory needed and there, for the plan's page.
 
     Keys: needed_gb, there_gb (decimal, whole replica), device_gb, weights_gb and weights_per_device_gb (None where
-    the recipe does not say), left_per_device_gb for the KV cache, kv_tokens that fit there, context_length,
+    the recipe does not say), working_gb of a device, left_per_device_gb for the KV cache, kv_tokens that fit there, kv_tokens_of_rank that
+    one data parallel rank (so one request) has, context_length,
     host_memory_gb, load_deadline_seconds.
     """
     hardware, variant = choice.hardware, choice.variant
@@ -274,22 +305,23 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
         "needed_gb": memory_needed(choice), "there_gb": hardware.vram_gb * nodes, "device_gb": round(device, 1),
         "tensor_parallel": tp, "pipeline_parallel": pp, "data_parallel": dp, "world_size": world,
         "context_length": context, "utilization": utilization(choice), "weights_gb": variant.weights_gb,
-        "weights_per_device_gb": None,
-        "left_per_device_gb": None, "kv_tokens": None,
+        "weights_per_device_gb": None, "working_gb": working_gb(choice),
+        "left_per_device_gb": None, "kv_tokens": None, "kv_tokens_of_rank": None,
         "host_memory_gb": choice.engine.host_memory_gb if choice.engine else None,
     }
     weights = variant.weights_gb or variant.vram_minimum_gb / 1.2
     out["load_deadline_seconds"] = round(WARM_UP_SECONDS + weights * 1e9 / LOAD_BYTES_PER_SECOND)
     per_device = weights_per_device(choice, nodes)
     if per_device is not None:
-        left = device * utilization(choice) - per_device
+        left = device * utilization(choice) - working_gb(choice) - per_device
         out["weights_per_device_gb"] = round(per_device, 1)
         out["left_per_device_gb"] = round(left, 1)
         token = choice.recipe.shape.kv_bytes_per_token
         if token:
             # the latent cache is the same on every tensor parallel rank; a pipeline stage keeps its own layers' part,
             # a data parallel rank its own requests
-            out["kv_tokens"] = int(max(0.0, left) * 1e9 / (token / pp)) * dp
+            out["kv_tokens_of_rank"] = int(max(0.0, left) * 1e9 / (token / pp))
+            out["kv_tokens"] = out["kv_tokens_of_rank"] * dp
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from bringup.base.text import plural
 from bringup.serving.plan import ROUTER_ROLE, Argument, ProcessPlan, ReplicaPlan
 from bringup.serving.planning.deployment import Deployment
-from bringup.serving.planning.fit import Choice, Misfit, utilization
+from bringup.serving.planning.fit import Choice, Misfit, room_told, utilization, working_gb
 from bringup.serving.planning.ranks import world_size
 from bringup.serving.planning.router import router_process
 from bringup.serving.planning.site import Node, Site, Words, common_of, environment_of, own_words
@@ -96,22 +96,23 @@ def pool_numbers(choice: Choice, deployment: Deployment, rendering: Rendering, n
         "start_order": ORDER, "router_policy": rendering.router_policy}
     device = choice.hardware.vram_gb / local
     weights = max((_weights(choice, layout) or 0.0 for layout in each.values()), default=0.0)
-    if weights and device * utilization(choice) - weights <= 0:
+    left = device * utilization(choice) - working_gb(choice) - weights
+    if weights and left <= 0:
         raise Misfit(
             f"each pool puts {weights:,.1f} GB of weights on each of its {len(first.devices)} devices of "
             f"{device:,.0f} GB and leaves no room for the KV cache", where=deployment.where("strategy"),
-            expected=f"less than {utilization(choice):.0%} of the device")
+            expected=room_told(choice))
     if needed > there:
         raise Misfit(f"two pools of {choice.recipe.name} {choice.variant.precision} need {needed:,.0f} GB, "
                      f"{plural(nodes, 'node')} of {choice.hardware.display_name} "
                      f"{'has' if nodes == 1 else 'have'} {there:,.0f} GB", where=deployment.where("strategy"))
     if not weights:
         return numbers
-    left = device * utilization(choice) - weights
     numbers.update(weights_per_device_gb=round(weights, 1), left_per_device_gb=round(left, 1), kv_tokens=None)
     token = choice.recipe.shape.kv_bytes_per_token
     if token:
-        numbers["kv_tokens"] = int(left * 1e9 / token) * first.dp
+        numbers["kv_tokens_of_rank"] = int(left * 1e9 / token)
+        numbers["kv_tokens"] = numbers["kv_tokens_of_rank"] * first.dp
     return numbers
 
 

@@ -125,7 +125,8 @@ def _memory(plan: LaunchPlan) -> str:
     facts = plan.facts
     text = f"{facts['needed_gb']:,.0f} GB needed, {facts['there_gb']:,.0f} GB there"
     if facts.get("weights_per_device_gb") is not None:
-        text += (f"; {facts['weights_per_device_gb']} GB of weights on each device of {facts['device_gb']} GB, "
+        kept = f" and {facts['working_gb']:g} GB that the engine works in" if facts.get("working_gb") else ""
+        text += (f"; {facts['weights_per_device_gb']} GB of weights{kept} on each device of {facts['device_gb']} GB, "
                  f"{facts['left_per_device_gb']} GB left at {facts['utilization']:.0%}")
     if facts.get("kv_tokens") is not None:
         text += f", about {facts['kv_tokens']:,} tokens of KV cache (context {facts['context_length']:,})"
