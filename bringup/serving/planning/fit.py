@@ -196,8 +196,8 @@ def room_told(choice: Choice) -> str:
     """How many GB of weights a device may hold, and why."""
     device, working = choice.hardware.vram_gb / choice.hardware.gpu_count, working_gb(choice)
     kept = f", {working:g} of which the engine works in" if working else ""
-    return (f"less than {device * utilization(choice) - working:,.1f} GB: the engine takes {utilization(choice):.0%} of "
-            f"the device{kept}")
+    share = utilization(choice)
+    return f"less than {device * share - working:,.1f} GB: the engine takes {share:.0%} of the device{kept}"
 
 
 def weights_per_device(choice: Choice, nodes: int) -> float | None:
@@ -293,9 +293,9 @@ def arithmetic(choice: Choice, nodes: int, context: int) -> Mapping[str, Any]:
     """Memory needed and there, for the plan's page.
 
     Keys: needed_gb, there_gb (decimal, whole replica), device_gb, weights_gb and weights_per_device_gb (None where
-    the recipe does not say), working_gb of a device, left_per_device_gb for the KV cache, kv_tokens that fit there, kv_tokens_of_rank that
-    one data parallel rank (so one request) has, context_length,
-    host_memory_gb, load_deadline_seconds.
+    the recipe does not say), working_gb of a device, left_per_device_gb for the KV cache, kv_tokens that fit there,
+    kv_tokens_of_rank that one data parallel rank (so one request) has, context_length, host_memory_gb,
+    load_deadline_seconds.
     """
     hardware, variant = choice.hardware, choice.variant
     tp, pp, dp = parallel_sizes(choice, nodes)
