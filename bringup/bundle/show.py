@@ -13,8 +13,9 @@ from bringup.base.text import size as size_text
 from bringup.bundle.manifest import Entry, Manifest
 from bringup.bundle.wanted import Wheels
 
-_NOUNS = {"wheel": "wheels", "uv": "uv", "python": "interpreters", "deb": "packages", "image": "images",
-          "source": "sources", "kernel": "kernels", "package": "controller"}
+NOUNS = {"wheel": "wheels", "uv": "uv", "python": "interpreters", "deb": "packages", "image": "images",
+         "source": "sources", "kernel": "kernels", "package": "controller"}
+"""What the files of a kind are called on a page."""
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:
@@ -25,22 +26,22 @@ def as_document(manifest: Manifest) -> dict[str, Any]:
 def as_lines(manifest: Manifest, width: int, *, files: bool = False) -> list[str]:
     """The page of `bundle.show`; with `files`, a line for each file behind it."""
     made = ", ".join(f"{name} {version}" for name, version in manifest.made_by.items())
-    out = [f"{manifest.name}   {manifest.digest[:12]}", *_row("made", f"{manifest.made_at}, by {made}", width)]
+    out = [f"{manifest.name}   {manifest.digest[:12]}", *row("made", f"{manifest.made_at}, by {made}", width)]
     if manifest.base is not None:
-        out += _row("update", f"of {manifest.base.name} ({manifest.base.digest[:12]}): only what is new is packed; "
+        out += row("update", f"of {manifest.base.name} ({manifest.base.digest[:12]}): only what is new is packed; "
                               f"the rest lies there", width)
     out.append("")
     for one in manifest.environments:
         pythons = ", ".join(f"Python {python} ({plural(len(wheels), 'wheel')})"
                             for python, wheels in sorted(one.wheels.items()))
-        out += _row("environment", f"{one.name} on {one.platform}, {one.machine}, glibc {one.glibc}, {pythons}, lock "
+        out += row("environment", f"{one.name} on {one.platform}, {one.machine}, glibc {one.glibc}, {pythons}, lock "
                                    f"{one.lock[:12]}", width)
-    for kind, noun in _NOUNS.items():
+    for kind, noun in NOUNS.items():
         found = manifest.of_kind(kind)
         if found:
-            out += _row(noun, f"{_count(found)}{_which(kind, found, manifest)}", width)
+            out += row(noun, f"{_count(found)}{_which(kind, found, manifest)}", width)
     out.append("")
-    out += _row("all", _count(manifest.entries), width)
+    out += row("all", _count(manifest.entries), width)
     if files:
         out += ["", *(f"{entry.sha256[:12]}  {size_text(entry.size):>8}  {entry.path}"
                       + ("" if entry.packed else f"  (in {manifest.base.name})" if manifest.base else "")
@@ -48,7 +49,8 @@ def as_lines(manifest: Manifest, width: int, *, files: bool = False) -> list[str
     return out
 
 
-def _row(label: str, text: str, width: int) -> list[str]:
+def row(label: str, text: str, width: int) -> list[str]:
+    """A line of such a page: what it is about, then what is said of it, folded under itself."""
     return textwrap.wrap(text, width, initial_indent=f"  {label:<13} ", subsequent_indent=" " * 16,
                          break_long_words=False, break_on_hyphens=False)
 

@@ -274,6 +274,24 @@ def show(options: Options) -> int:
     return 0
 
 
+@verb([Option("old", help="a bundle or its manifest, FILE.json: what a site has", positional=True),
+       Option("new", help="the other one", positional=True), FORMAT,
+       Option("files", False, "a line for each file too")], name="bundle.diff")
+def diff(options: Options) -> int:
+    """Compare two bundles: environments, packages, interpreters, images, and how much there is to carry."""
+    from bringup.bundle.archive import read_manifest
+    from bringup.bundle.compare import as_document, as_lines, compare
+    from bringup.serving.planning.show import width_of_screen
+
+    found = compare(read_manifest(Path(options.old)), read_manifest(Path(options.new)))
+    if options.format == "json":
+        print(json.dumps(as_document(found), indent=1))
+        return 0
+    for line in as_lines(found, width_of_screen(), files=options.files):
+        print(SCRUBBER.text(line))
+    return 0
+
+
 def use_bundle(options: Options, reading: Reading, names: Sequence[str] = ()) -> None:
     """Open the bundles of --bundle for a run: unpacked on this machine, proven, named in `bringup_bundle`.
 

@@ -205,6 +205,15 @@ def test_an_update_carries_what_is_new_and_needs_its_base(office: Office) -> Non
     assert names_of(office.folder / "new.tar.zst") == ["bundle.json", "wheels/alpha-1.0-py3-none-any.whl"]
     shown = office.good("bundle.show", "new.tar.zst")
     assert "update        of old.tar.zst" in shown and "1 new of 3 files" in shown
+    differs = office.good("bundle.diff", "old.tar.zst.json", "new.tar.zst", "--files")
+    assert "wheels        alpha: new, 1.0" in differs and "same          2 files" in differs, differs
+    assert "environment   tiny on" in differs and "packed alone by invoke bundle --since old.tar.zst.json" in differs
+    assert [line.split()[-1] for line in differs.splitlines() if line[:2] in ("+ ", "- ")] == [
+        "wheels/alpha-1.0-py3-none-any.whl"]
+    back = json.loads(office.good("bundle.diff", "new.tar.zst", "old.tar.zst", "--format", "json"))
+    assert back["to_carry"] == 0 and [one["path"] for one in back["removed"]] == ["wheels/alpha-1.0-py3-none-any.whl"]
+    wrong = office.run("bundle.diff", "old.tar.zst", "none.tar.zst")
+    assert wrong.returncode == 2 and "none.tar.zst" in wrong.stdout
     done = office.run("provision", "--yes", "--bundle", "new.tar.zst")
     assert done.returncode == 2 and "this is an update of old.tar.zst, which is not here" in done.stdout, done.stdout
     assert "nothing was contacted" in done.stdout

@@ -15,10 +15,10 @@ import pytest
 from bringup.base.errors import BringupError, InputError
 from bringup.base.secrets import SCRUBBER
 from bringup.bundle.content import read_image, requirements_here, tar_folder
-from bringup.environments.interpreters import given_interpreter
 from bringup.bundle.secrets import learn_secrets, refuse_secrets
 from bringup.bundle.show import as_lines
 from bringup.bundle.wanted import Needs, needs_of
+from bringup.environments.interpreters import given_interpreter
 
 LOCK = ("# bringup lock\n# platform: {platform}\n# python: 3.11 3.12\n\n"
         "alpha==1.0 \\\n    --hash=sha256:" + "a" * 64 + "\n")
