@@ -41,9 +41,9 @@ class StatusPage:
         if self.options.format == "json":
             say(json.dumps(self._document(release, text), indent=2, ensure_ascii=False))
             return
-        from bringup.cli.release import columns
+        from bringup.cli.release import fitted
 
-        for line in columns(self.rows):
+        for line in fitted(narrowed(self.rows)):
             say(line)
         say("")
         for finding in self.findings:
@@ -64,3 +64,19 @@ class StatusPage:
         return {"release": release, "summary": text, "nodes": nodes, "findings": [
             {"check": f.check, "subject": f.subject, "verdict": f.verdict.value, "summary": f.summary,
              "details": list(f.details), "mend": f.mend} for f in self.findings]}
+
+
+def narrowed(table: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """The table for this terminal: where its columns before the last are too wide, without role, then without pid, and
+    without a column that tells nothing."""
+    from bringup.ui.screen import line_width
+
+    last = len(table[0]) - 1
+    told = [name for at, name in enumerate(table[0])
+            if at < 2 or at == last or any(row[at] not in ("-", "") for row in table[1:])]
+    for spare in ("", "role", "pid", "ranks"):
+        told = [name for name in told if name != spare]
+        rows = [[row[at] for at, name in enumerate(table[0]) if name in told] for row in table]
+        if sum(max(len(row[at]) for row in rows) + 2 for at in range(len(told) - 1)) - 2 <= line_width():
+            break
+    return rows

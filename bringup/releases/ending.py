@@ -9,6 +9,7 @@ from bringup.base.errors import BringupError, FindingError
 from bringup.base.events import Findings, Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts, plural
+from bringup.releases.glance import glances, silent
 from bringup.releases.planned import deadlines_of, key_of, looked_at, plan_now
 from bringup.releases.pooled import is_pool
 from bringup.releases.survey import ReplicaView, findings, look, of_others, rows
@@ -24,6 +25,8 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     StepError when something outlives KILL or a hook fails.
     """
     planned = plan_now(fleet, facts=False)
+    for name, reason in planned.left_out.items():
+        fleet.emit(Note(f"{name} is left out, what runs of it runs on: {reason}", level="warn"))
     key = key_of(fleet, planned.plan.api_key_variable)
     survey = look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None)
     serving = [view.name for view in survey.replicas.values() if view.serves]
@@ -79,7 +82,9 @@ def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     plan, members = looked_at(fleet)
     key = key_of(fleet, plan.api_key_variable)
     survey = look(fleet, members, plan.manager, key=key[1] if key else None)
-    found = sorted([*findings(survey), *of_others(survey)], key=lambda finding: not finding.blocks)
+    seen = glances(fleet, survey, key[1] if key else None)
+    every = [*findings(survey), *of_others(survey), *silent(survey, seen)]
+    found = sorted(every, key=lambda finding: not finding.blocks)
     blocking = [finding for finding in found if finding.blocks]
     wholes = {name: [survey.replicas[part.name] for part in parts if part.name in survey.replicas]
               for name, parts in plan.wholes.items()}
@@ -87,7 +92,8 @@ def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
               for name, parts in plan.wholes.items()}
     asked = {name: views for name, views in wholes.items() if not unseen[name]}
     good = [name for name, views in asked.items() if all(_well(view) for view in views)]
-    fleet.emit(Findings("status", tuple(found), {"status": rows(survey)}))
+    fleet.emit(Findings("status", tuple(found), {
+        "status": rows(survey, {name: (glance.memory, glance.queue) for name, glance in seen.items()})}))
     in_use = survey.history.in_use
     label = in_use.label if in_use else "no release"
     fleet.emit(StageSummary(label, how_many_up(len(good), len(asked), unseen)))

@@ -301,19 +301,20 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}" if ranks else "no ranks"
 
 
-def rows(survey: Survey) -> list[list[str]]:
-    """The table of status: a heading, then a line per node."""
+def rows(survey: Survey, seen: Mapping[str, tuple[str, str]] | None = None) -> list[list[str]]:
+    """The table of status: a heading, then a line per node. `seen` is memory and queue by process name."""
     labels = {e.digest: e.label for e in survey.history.entries}
-    out = [["replica", "node", "role", "state", "pid", "ranks", "up", "release", "endpoint"]]
+    out = [["replica", "node", "role", "state", "pid", "ranks", "up", "release", "memory", "queue", "endpoint"]]
     for view in survey.replicas.values():
         for node in view.nodes.values():
             head = node.host == next(iter(view.nodes))
+            memory, queue = (seen or {}).get(node.name, ("-", "-"))
             out.append([
                 view.name if head else "", node.host, node.role or ("head" if head else "worker"),
                 "rank gone" if node.missing else node.state, str(node.pid or "-"),
                 numbers(node.ranks) if node.ranks else "-",
                 duration(node.uptime) if node.uptime is not None else "-",
-                labels.get(node.release or "", short(node.release) if node.release else "-"),
+                labels.get(node.release or "", short(node.release) if node.release else "-"), memory, queue,
                 (view.probe.told if view.probe else "-") if head else "",
             ])
     return out

@@ -15,6 +15,8 @@ from bringup.serving.probing import where
 
 _NUMBER = r"(?:\{[^}]*\})?\s+([0-9.eE+-]+)"
 _IN_FLIGHT = re.compile(r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs)" + _NUMBER, re.M)
+_RUNNING = re.compile(r"^(?:vllm:num_requests_running|sglang:num_running_reqs)" + _NUMBER, re.M)
+_WAITING = re.compile(r"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs)" + _NUMBER, re.M)
 _FINISHED = re.compile(r"^(?:vllm:request_success_total|sglang:num_requests_total)" + _NUMBER, re.M)
 QUIET = 2.0
 """Seconds without a request in flight or one that came and went between two looks: a load balancer that was told just
@@ -57,6 +59,14 @@ def read_load(page: str) -> Load | None:
         return None
     done = [float(value) for value in _FINISHED.findall(page)]
     return Load(round(sum(flying)), round(sum(done)) if done else None)
+
+
+def queue_of(page: str) -> tuple[int, int] | None:
+    """Requests running and waiting on a page of /metrics, over all of its series; None when the page does not say."""
+    running, waiting = _RUNNING.findall(page), _WAITING.findall(page)
+    if not running and not waiting:
+        return None
+    return round(sum(map(float, running))), round(sum(map(float, waiting)))
 
 
 def drain(fleet: Fleet, documents: Mapping[str, Mapping[str, Any]], key: str | None, deadline: float,

@@ -88,6 +88,14 @@ def growth(before: Vitals, now: Vitals) -> Growth:
         sum(max(0.0, b.cpu - a.cpu) for a, b in pairs), sum(process.compiler for process in now.processes))
 
 
+def held(now: Vitals) -> str:
+    """What its processes hold, in a column's width: on devices where those tell it, else of the host's memory."""
+    device = [process.device for process in now.processes if process.device]
+    if device:
+        return f"{_span(device)} each" if len(device) > 1 else size(device[0])
+    return f"{size(sum(process.memory for process in now.processes))} host" if now.processes else "-"
+
+
 def told(now: Vitals, grown: Growth | None, still: float = 0.0) -> str:
     """In a few words, what matters most first: memory, then what grew since the look before. `still` is for how many
     seconds neither a figure nor the log moved."""
