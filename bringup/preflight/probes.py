@@ -142,9 +142,8 @@ for d in {ports}; do [ -e "$d" ] || continue; [ -e "$d/device/physfn" ] && conti
 _CARDS = "/sys/class/infiniband/*"
 _NETS = "/sys/class/infiniband/*/device/net/*"
 _ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
-           "excessive_buffer_overrun_errors", "port_xmit_discards")
-_DROPS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rx_icrc_encapsulated", "out_of_buffer",
-          "roce_adp_retrans", "rx_write_requests", "rx_read_requests")
+           "excessive_buffer_overrun_errors")
+_DROPS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rx_icrc_encapsulated")
 
 _RDMA = (
     Probe("rdma.sysfs", read=(

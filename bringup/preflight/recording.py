@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tarfile
 import tempfile
 import zlib
@@ -142,24 +143,30 @@ def _answer(folder: Path, manifest: Path, entry: Any) -> Answer:
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool)):
             raise InputError(f"`{key}` of the entry {str(entry['id'])[:40]} is {words}", where=str(manifest),
                              found=str(value)[:80])
-    files = {str(path): _take(_inside(folder / "files", str(path)), manifest) for path in entry.get("files") or ()}
+    below = str(folder / "files")
+    files = {str(path): _take(below, str(path), manifest) for path in entry.get("files") or ()}
     raw: dict[str, Any] = {key: entry[key] for key in
                            ("id", "timed_out", "missing", "truncated", "abandoned", "seconds") if key in entry}
     raw.update(rc=entry.get("rc", 0), files=files, errors=entry.get("errors") or {})
     for stream in ("stdout", "stderr"):
         if entry.get(stream):
-            raw[stream] = _take(_inside(folder, str(entry[stream])), manifest)
+            raw[stream] = _take(str(folder), str(entry[stream]), manifest)
     answer = Answer.from_host(raw)
     if entry.get("skipped"):
         return Answer(answer.probe, rc=None, skipped=str(entry["skipped"]))
     return answer
 
 
-def _take(path: Path, manifest: Path) -> str:
+def _take(folder: str, name: str, manifest: Path) -> str:
+    """A file below a folder. Hundreds of small ones are read of each host: no Path is made of each."""
+    path = os.path.join(folder, name.lstrip("/"))
+    if "\0" in name or ".." in name.split("/"):
+        raise InputError(f"names a file outside of its folder: {name}", where=str(folder))
     try:
-        return path.read_bytes().decode("utf-8", "replace")
+        with open(path, "rb") as handle:
+            return handle.read().decode("utf-8", "replace")
     except OSError as error:
-        raise InputError(f"names {path.name}: {error.strerror or error}", where=str(manifest)) from None
+        raise InputError(f"names {os.path.basename(path)}: {error.strerror or error}", where=str(manifest)) from None
 
 
 @contextlib.contextmanager

@@ -119,33 +119,36 @@ def _blocks(lines: list[str]) -> tuple[dict[str, str], list[tuple[str, Tree]], l
     head: dict[str, str] = {}
     blocks: list[tuple[str, Tree]] = []
     troubles: list[str] = []
-    stack: list[tuple[int, str]] = []
+    tree: Tree | None = None
+    stack: list[tuple[int, tuple[str, ...]]] = []
     for line in lines:
-        match = _GPU.match(line)
-        if match:
-            blocks.append((match.group(1), {}))
-            stack = []
-            continue
-        if not line.strip() or line.startswith("WARNING:"):
-            continue
-        if " : " not in line and _TROUBLE.search(line):
-            troubles.append(line.strip())
-            continue
         key, found, value = line.partition(" : ")
+        if not found:
+            match = _GPU.match(line)
+            if match:
+                tree, stack = {}, []
+                blocks.append((match.group(1), tree))
+                continue
+            if not line.strip() or line.startswith("WARNING:"):
+                continue
+            if _TROUBLE.search(line):
+                troubles.append(line.strip())
+                continue
         if not found and line.rstrip().endswith(" :"):
             key, found, value = line.rstrip()[:-2], ":", ""
-        indent = len(key) - len(key.lstrip())
-        name = key.strip().removeprefix("Invalid ")
-        if not blocks:
+        bare = key.lstrip()
+        indent = len(key) - len(bare)
+        name = bare.rstrip().removeprefix("Invalid ")
+        if tree is None:
             if found:
                 head[name] = value.strip()
             continue
         while stack and stack[-1][0] >= indent:
             stack.pop()
-        path = (*(part for _, part in stack), name)
-        blocks[-1][1][path] = value.strip()
+        path = (*stack[-1][1], name) if stack else (name,)
+        tree[path] = value.strip()
         if not found:
-            stack.append((indent, name))
+            stack.append((indent, path))
     return head, blocks, troubles
 
 
@@ -163,12 +166,14 @@ def _alike(gpus: list[Gpu], trees: list[Tree]) -> tuple[Gpu, ...]:
 
 def corrupted_inforom(text: str) -> tuple[str, ...]:
     """PCI addresses of the GPUs that nvidia-smi warns of behind any of its answers: their InfoROM is corrupted."""
+    if "corrupted at gpu" not in text:
+        return ()
     return tuple(dict.fromkeys(bus(address) for address in _INFOROM.findall(plain(text))))
 
 
 def attached(text: str) -> int | None:
     """How many GPUs the log announces; None where it does not say."""
-    match = re.search(r"(?m)^Attached GPUs\s*:\s*(\d+)\s*$", plain(text))
+    match = re.search(r"(?m)^Attached GPUs\s*:\s*(\d+)\s*$", text)
     return int(match.group(1)) if match else None
 
 
