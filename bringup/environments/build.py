@@ -301,7 +301,7 @@ def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
     built: list[str] = []
     kept: list[str] = []
     failed: list[str] = []
-    seconds = 0.0
+    seconds = looked = 0.0
     for host, result in results.items():
         told = (result.data.get("environments") or {}).get(name)
         if told is None:
@@ -309,15 +309,18 @@ def _summary(name: str, results: Mapping[str, Result], *, checked: bool) -> str:
                 failed.append(host)
             continue
         (built if told.get("changed") else kept).append(host)
+        took = float(told.get("seconds") or 0.0)
         if told.get("changed"):
-            seconds = max(seconds, float(told.get("seconds") or 0.0))
+            seconds = max(seconds, took)
+        else:
+            looked = max(looked, took)
     parts = []
     if built and checked:
         parts.append(f"would be built on {fold_hosts(built)}")
     elif built:
         parts.append(f"built on {fold_hosts(built)} in {duration(seconds)}, proven")
     if kept:
-        parts.append(f"there already on {fold_hosts(kept)}")
+        parts.append(f"there already on {fold_hosts(kept)}" + (f", looked at in {looked:.2f} s" if looked else ""))
     if failed:
         parts.append(f"FAILED on {fold_hosts(failed)}")
     return "; ".join(parts) or "nothing to do"

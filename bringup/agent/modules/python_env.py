@@ -16,6 +16,7 @@ verify ({"config": {...}, "imports": [...], "commands": [...]}).
 import os
 import queue
 import threading
+import time
 
 from bringup.agent.modules import python_env_bring, python_env_build, python_env_check, python_env_probe
 from bringup.agent.task import Failure
@@ -124,11 +125,12 @@ def _each(task, work):
 
 def _files(task, items):
     """What the environments that must be built need: locks and overlays by digest, the uv under `uv`. Then those that
-    are sound as they are, by name: looking at all files of one takes a third of a second, so it is done once."""
+    are sound as they are, by name, with the seconds that the look took: all files of one are looked at, once."""
     files, sound = {}, {}
     for item in items:
+        began = time.time()
         if python_env_check.unsound(_folder(task, item), item["digest"]) is None:
-            sound[item["name"]] = python_env_check.described(_folder(task, item))
+            sound[item["name"]] = dict(python_env_check.described(_folder(task, item)), seconds=time.time() - began)
         else:
             files["uv"] = files.get("uv") or python_env_build.tool(task)
             for digest in (item["lock"], (item.get("overlay") or {}).get("digest")):

@@ -84,7 +84,7 @@ def build(task, item):
     target = folder(task.root, item["digest"])
     started = time.time()
     if item["name"] in task.sound:
-        return dict(task.sound[item["name"]], changed=False, seconds=0.0)
+        return dict(task.sound[item["name"]], changed=False)
     _make(os.path.dirname(target))
     with _held(beside(target, "lock")):
         reason = python_env_check.unsound(target, item["digest"])

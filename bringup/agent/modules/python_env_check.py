@@ -40,13 +40,22 @@ def site_folder(prefix):
 def stamp(prefix):
     """[files, bytes, newest mtime] of an environment without compiled files: what an edit does not leave as it was."""
     files, size, mixed = 0, 0, 0
-    for place, folders, names in os.walk(prefix):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in names:
-            if name in (MARKER, ".lock") or name.endswith(".pyc"):
-                continue
+    places = [prefix]
+    while places:
+        try:
+            entries = list(os.scandir(places.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            name = entry.name
             try:
-                seen = os.lstat(os.path.join(place, name))
+                if entry.is_dir():
+                    if name != "__pycache__" and not entry.is_symlink():
+                        places.append(entry.path)
+                    continue
+                if name in (MARKER, ".lock") or name.endswith(".pyc"):
+                    continue
+                seen = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
             files += 1

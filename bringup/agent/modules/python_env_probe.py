@@ -53,7 +53,7 @@ def ask(path):
     """What an interpreter says of itself: path, version, implementation, abi; None when it says nothing."""
     environment = dict((key, value) for key, value in os.environ.items() if not key.startswith("PYTHON"))
     try:
-        process = subprocess.Popen([path, "-I", "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        process = subprocess.Popen([path, "-I", "-S", "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, env=environment)
         out = process.communicate(timeout=20)[0].decode("utf-8", "replace").splitlines()
     except subprocess.TimeoutExpired:
