@@ -1,7 +1,7 @@
 """The table of modules that playbooks may use: the general ones, and those of our own rooms.
 
-A room adds its modules with one line in `_OWN`: the place of a function that gives ModuleSpecs. They are imported
-when a playbook is read.
+A room adds its modules with one line in `_OWN`: the place of a function that gives ModuleSpecs. The rooms are imported
+in that order, and no further than to the first that has the name asked for: no two may give the same name.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _OWN: tuple[str, ...] = (
 
 
 class ModuleTable(Mapping[str, "ModuleSpec"]):
-    """Modules by each of their names. A general one is imported when it is asked for, our own rooms when a name is
-    asked for that is no general one."""
+    """Modules by each of their names. A general one is imported when it is asked for, our own rooms one after the other
+    when a name is asked for that is no general one."""
 
     def __init__(self) -> None:
         from bringup.run.modules.specs import general_names
 
         self._general = general_names()
         self._found: dict[str, ModuleSpec] = {}
+        self._rooms = list(_OWN)
         self._complete = False
 
     def _add(self, specs: Iterable[ModuleSpec]) -> None:
@@ -50,17 +51,22 @@ class ModuleTable(Mapping[str, "ModuleSpec"]):
 
             self._complete = True
             self._add(general_modules())
-            for place in _OWN:
-                module, _, function = place.partition(":")
-                self._add(getattr(importlib.import_module(module), function)())
+            while self._rooms:
+                self._next_room()
         return self._found
+
+    def _next_room(self) -> None:
+        module, _, function = self._rooms.pop(0).partition(":")
+        self._add(getattr(importlib.import_module(module), function)())
 
     def __getitem__(self, name: str) -> ModuleSpec:
         if name not in self._found and name in self._general:
             from bringup.run.modules.specs import general_module
 
             self._add([general_module(self._general[name])])
-        return self._found[name] if name in self._found else self._all()[name]
+        while name not in self._found and self._rooms:
+            self._next_room()
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
