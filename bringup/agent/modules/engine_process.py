@@ -275,7 +275,7 @@ def _is_rank(process):
 
 
 def _prove(task, place):
-    """Whether this process of a release can start now: the program, the model's folder, the ports."""
+    """Whether this process of a release can start now: program, CUDA toolkit, the model's folder, the ports."""
     document = task.args.get("launch") or launch.load(place, task.args["release"])
     problems = []
     values = document.get("values") or {}
@@ -292,6 +292,10 @@ def _prove(task, place):
                            or not os.access(program, os.X_OK)):
         problems.append({"check": "environment", "found": "%s is not there or cannot be run" % program,
                          "next": "invoke provision builds it again"})
+    home = values.get("cuda_home")
+    if home and not document.get("container") and not os.access(os.path.join(home, "bin", "nvcc"), os.X_OK):
+        problems.append({"check": "toolkit", "found": "the CUDA toolkit %s is gone: what engines compile at run time "
+                         "takes it" % home, "next": "invoke provision finds the one that is there"})
     model = document.get("model_path")
     if model and model.startswith("/") and not os.path.exists(model):
         problems.append({"check": "model", "found": "%s is not there" % model, "next": "bring the weights back"})

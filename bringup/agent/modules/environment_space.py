@@ -1,7 +1,7 @@
 """Environments on this host, what each takes and what uses it; removing those that are provably ours. Python 3.6.
 
 Ours is one under `<root>/envs` whose marker names its own digest and this very folder. One on a network file system is
-named and never removed: other machines may use it.
+named and never removed: other machines may use it. With an environment goes what engines compiled for it.
 """
 
 import fcntl
@@ -37,10 +37,20 @@ def run(task):
             try:
                 os.rename(item["path"], aside)
                 shutil.rmtree(aside)
+                _remove_caches(task.root, digest)
             except OSError as error:
                 raise Failure("the environment %s cannot be removed: %s" % (item["path"], error.strerror or error))
         removed[digest] = item["bytes"]
     return {"changed": bool(removed), "removed": removed, "kept": kept}
+
+
+def _remove_caches(root, digest):
+    """The folders of an environment under cache/compiled, one for each kind of device; a link there is left alone."""
+    folder = os.path.join(root, "cache", "compiled")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        path = os.path.join(folder, name)
+        if (name == digest[:20] or name.startswith(digest[:20] + "-")) and not os.path.islink(path):
+            shutil.rmtree(path)
 
 
 def _found(task):

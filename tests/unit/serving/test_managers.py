@@ -224,3 +224,14 @@ def test_prove_names_what_is_missing(root: Path) -> None:
     document = dict(launch("pass"), argv=["/nowhere/bin/vllm", "serve"], model_path=str(root / "no-model"))
     problems = call(root, action="prove", name="r1-n1", launch=document)["problems"]
     assert [p["check"] for p in problems] == ["environment", "model"]
+
+
+def test_prove_names_a_cuda_toolkit_that_is_gone(root: Path) -> None:
+    nvcc = root / "cuda-13.0" / "bin" / "nvcc"
+    document = dict(launch("pass"), values={"cuda_home": str(root / "cuda-13.0")})
+    (problem,) = call(root, action="prove", name="r1-n1", launch=document)["problems"]
+    assert problem["check"] == "toolkit" and "cuda-13.0 is gone" in problem["found"]
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    assert call(root, action="prove", name="r1-n1", launch=document)["problems"] == []
