@@ -197,3 +197,12 @@ def test_a_replica_whose_node_is_dead_is_left_out_by_name_and_finished_later(sit
     again = site.good("rollback", "--yes")
     assert "finishes the rollback" in again and "on lab-w1" in again, again
     assert {os.readlink(site.root(host) / "current") for host in HOSTS} == {first}
+    unreachable(site, "lab-w1")
+    status = site.run("status")
+    assert status.returncode == 3 and "2 of 2 replicas up; r2 not counted: lab-w1 not looked at" in status.stdout
+    stopped = site.run("stop", "--yes")
+    assert stopped.returncode == 3, stopped.stdout
+    assert "r2 is left out, what runs of it runs on: lab-w1 is not in this run" in stopped.stdout, stopped.stdout
+    site.write(**alone)
+    assert {host: node["state"] for host, node in site.nodes().items()} == {
+        "lab-head": "stopped", "lab-w1": "running", "lab-w2": "stopped"}

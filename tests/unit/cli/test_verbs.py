@@ -41,6 +41,11 @@ def test_help_is_printed_whatever_a_verb_takes(name: str, capsys: pytest.Capture
     (("provision", "--limit", "lab-w1"), "cuts the replica r1"),
     (("provision", "--report", "/no-such-folder/x.json"), "there is no folder"),
     (("preflight", "--forks", "0"), "from 1 on"),
+    (("provision", "--replace", "lab-w1"), "--replace takes OLD=SPARE"),
+    (("provision", "--replace", "a=b", "--replace", "a=c"), "--replace names a twice"),
+    (("provision", "--replace", "lab-w1=lab-w2"), "`lab-w2` serves in a replica: it cannot take the place of lab-w1"),
+    (("provision", "--canary", "lab-w1", "--replace", "lab-w1=lab-w2"), "--replace is not for a canary"),
+    (("rollback", "--replace", "lab-w9=lab-w2"), "`lab-w9` is a node of no replica"),
 ])
 def test_wrong_values_contact_nothing(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from invoke.parser import Parser
 
 from bringup.cli.namespace import namespace
 from bringup.cli.runbook import flags_of
+from bringup.gates.definition import KINDS
 from bringup.preflight import registry
 from bringup.runbooks.document import Runbook, load
 from bringup.runbooks.filling import Filling, filled
@@ -44,7 +46,7 @@ def commands_of(book: Runbook) -> list[str]:
     for step in (filled(step, FILLING) for step in book.steps):
         for command in step.commands:
             lines = [*command.text.splitlines(), *command.check.otherwise.splitlines()]
-            told += [line for line in lines if line.startswith("invoke ")]
+            told += [line[line.index("invoke "):] for line in lines if re.search(r"(^|\s)invoke ", line)]
     return told
 
 
@@ -86,11 +88,25 @@ def test_every_finding_is_one_that_something_makes(path: Path) -> None:
         assert any(pattern.fullmatch(name) for name in known), f"nothing makes {sign.check}"
 
 
+ONLY = {"preflight": sorted({*registry.checks(), *(name.split(".")[0] for name in registry.checks())}),
+        "verify": [check.id for check in CHECKS], "gate": sorted(KINDS)}
+"""What `--only` of a verb takes."""
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_checks_that_are_named_exist(path: Path) -> None:
-    known = set(registry.checks())
-    groups = known | {name.split(".")[0] for name in known}
+    for command in commands_of(load(path)):
+        _, verb, *words = shlex.split(command)
+        for name in words[words.index("--only") + 1].split(",") if "--only" in words else ():
+            assert fnmatch.filter(ONLY[verb], name), command
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_command_that_is_run_never_waits_for_a_person_nor_for_ever(path: Path) -> None:
+    """Commands run without a terminal, so that one which asks would end with 4, and one that follows would not end."""
     for step in load(path).steps:
-        for command in step.commands:
-            found = re.search(r"invoke preflight .*--only (\S+)", command.text)
-            assert found is None or set(found[1].split(",")) <= groups, command.text
+        for command in (command for command in step.commands if not command.by_hand):
+            verb, words = command.text.split()[1], set(command.text.split())
+            assert not words & {"--follow", "--ask-become-pass", "--ask-pass", "--ask-api-key"}, command.text
+            assert "--yes" in words or verb not in ("start", "stop", "restart", "provision", "rollback"), command.text
+            assert "--inventory" in words, command.text
