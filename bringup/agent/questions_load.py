@@ -112,6 +112,11 @@ def on(number, source, target):
         return rate(source, target)
 table("host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column)", [[on(n, host, there[n]) for n in range(count)]])
 table("device_to_host_memcpy_ce", "memcpy CE CPU(row) <- GPU(column)", [[on(n, there[n], host) for n in range(count)]])
+def local(number):
+    # read and written: the traffic is twice what is copied
+    with torch.cuda.device(number):
+        return rate(there[number], torch.empty_like(there[number]))
+table("device_local_copy", "memcpy local GPU(column)", [[local(n) for n in range(count)]])
 if count > 1:
     table("device_to_device_memcpy_read_ce", "memcpy CE GPU(row) -> GPU(column)", [
         [None if a == b else on(a, there[b], there[a]) for b in range(count)] for a in range(count)])
@@ -318,8 +323,28 @@ def ready(given):
         return _skip(reason)
     count, python = _count(), torch_python(given)
     if not count or python is None:
-        return _skip("no device file" if not count else "no Python with torch")
+        return _skip("no device file" if not count else "no Python with torch" + _with_mpi(given))
     return {"rc": 0, "stdout": json.dumps({"count": count, "python": python}, sort_keys=True) + "\n"}
+
+
+def _with_mpi(given):
+    """What a person can measure several hosts by where nccl-tests were built with MPI; "" where they were not.
+
+    mpirun logs in from host to host: nothing of ours gives it a way, so it is not started from here.
+    """
+    tool = _tool(given, "all_reduce_perf", _built(given, "all_reduce_perf") + [
+        "/opt/nccl-tests/build/all_reduce_perf", "/usr/local/bin/all_reduce_perf",
+        "/usr/local/nccl-tests/build/all_reduce_perf"])
+    mpirun = shutil.which("mpirun", path=_path())
+    if tool is None or mpirun is None:
+        return ""
+    try:
+        with open(tool, "rb") as handle:
+            linked = b"libmpi" in handle.read()
+    except OSError:
+        return ""
+    return ("; %s is built with MPI: by hand, where the hosts may log in to each other, %s -np RANKS -H HOSTS %s "
+            "-b 2G -e 8G -f 2 -g 1" % (tool, mpirun, tool)) if linked else ""
 
 
 def replica(given):
@@ -347,7 +372,9 @@ def copies(given):
     if tool:
         rc, text = _output([tool, "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce",
                             "device_to_device_memcpy_read_ce"], seconds, _environment(given))
-        return {"rc": rc, "stdout": text}
+        # a call of its own: releases that do not know this test refuse the whole call
+        local = _output([tool, "-t", "device_local_copy"], 30, _environment(given)) if rc == 0 else (1, "")
+        return {"rc": rc, "stdout": text + (local[1] if local[0] == 0 else "")}
     python = torch_python(given)
     if python is None:
         return _skip("no nvbandwidth here, and no Python with torch")

@@ -53,6 +53,7 @@ _MEASURED: Mapping[str, Callable[[View], Any]] = {
     "all-reduce over the replica GB/s": lambda view: view.facts.replica_run.largest.busbw,
     "copy to device GB/s": lambda view: view.facts.copies["host_to_device_memcpy_ce"].least[1],
     "copy from device GB/s": lambda view: view.facts.copies["device_to_host_memcpy_ce"].least[1],
+    "copy within a device GB/s": lambda view: view.facts.copies["device_local_copy"].least[1],
     "copy between devices GB/s": lambda view: view.facts.copies["device_to_device_memcpy_read_ce"].least[1],
     "disk read GB/s": lambda view: round(view.facts.disk_read[0], 3),
 }

@@ -64,6 +64,7 @@ class Profile:
     host_copy: Required | None = None
     peer_copy: Required | None = None
     across: Required | None = None
+    memory_bandwidth: Required | None = None
 
     def fits(self, product: str) -> bool:
         """True when a product's name is of this kind."""
@@ -158,7 +159,7 @@ def profiles() -> Mapping[str, Profile]:
             nvlinks=one("nvlinks"), nvlink_speed=(raw.get("nvlinks") or {}).get("speed"),
             nvswitch=bool((raw.get("nvswitch") or {}).get("value")), pcie_generation=one("pcie", "generation"),
             pcie_width=one("pcie", "width"), power=one("power"), host_copy=one("host_copy"), peer_copy=one("peer_copy"),
-            across=one("across"),
+            across=one("across"), memory_bandwidth=one("memory_bandwidth"),
             all_reduce=tuple(Line(int(line["devices"]), float(line["busbw"]), str(words[line["source"]]),
                                   line.get("nvls")) for line in raw.get("all_reduce", ())))
     return out

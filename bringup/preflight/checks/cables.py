@@ -8,7 +8,7 @@ from typing import Any
 from bringup.base.text import fold_hosts
 from bringup.preflight.checks.devices import gpus
 from bringup.preflight.checks.driver import DRIVER
-from bringup.preflight.checks.rdma import carrying
+from bringup.preflight.checks.rdma import APART, carrying
 from bringup.preflight.parsers.lossless import Priorities
 from bringup.preflight.parsers.optics import Link, Module
 from bringup.preflight.parsers.rdma import Port
@@ -57,9 +57,11 @@ def _interfaces(view: View, ports: Sequence[Port]) -> dict[str, str]:
        after=("rdma.path", *DRIVER),
        remedy="look at the slots of the NICs; rdma_ports in the inventory leaves ports out")
 def affinity(view: View) -> Outcome:
-    inside = _carrying(view)
+    inside, outside = carrying(view)
+    # one of their kind that stands apart carries nothing, and is what this GPU lacks
+    devices = {port.device for port in (*inside, *(port for port, why in outside if why == APART))}
     matrix = view.facts.topology
-    nics = [nic for nic, device in matrix.nics.items() if device in {port.device for port in inside}]
+    nics = [nic for nic, device in matrix.nics.items() if device in devices]
     if not nics:
         return skipped("the driver's matrix names none of the ports")
     apart = [gpu for gpu in matrix.gpus() if not any(matrix.cells.get((gpu, nic)) in ("PIX", "PXB") for nic in nics)]

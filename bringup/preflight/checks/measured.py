@@ -109,8 +109,9 @@ def over_replica(view: View) -> Outcome:
     run = view.facts.replica_run
     speed, nodes = run.largest.busbw or 0.0, len(view.need.nodes)
     nets = sorted(name for name in run.transports if name.startswith("NET/"))
-    text = (f"{speed:.1f} GB/s busbw over {run.ranks} devices of {nodes} hosts at {size(run.largest.size)}, "
-            f"{', '.join(nets) or 'the way is not in the log'}")
+    way = "" if run.largest.out_of_place is not None else ", in place"
+    text = (f"{speed:.1f} GB/s busbw over {run.ranks} devices of {nodes} hosts at {size(run.largest.size)} "
+            f"({run.by}{way}), {', '.join(nets) or 'the way is not in the log'}")
     data = {"busbw": speed, "devices": run.ranks, "hosts": nodes, "transport": nets}
     meant = view.need.transport == "tcp"
     if "NET/Socket" in nets and not meant:
@@ -173,6 +174,24 @@ def peer_copy(view: View) -> Outcome:
         return noted(f"{text}; no line is known for this kind")
     make = failed if speed < least.number else passed
     return make(text, required=f"{least.number:g} GB/s", source=least.source, data={"speed": speed})
+
+
+@check("copy.memory", "every device's own memory reaches its line", platform="nvidia", tier="deep",
+       reads=("load.copies",), source="hardware profile: memory_bandwidth",
+       remedy="nvidia.remap, nvidia.ecc and nvidia.throttle; dcgmi diag -r 3 on the idle host")
+def own_memory(view: View) -> Outcome:
+    found = view.facts.copies.get("device_local_copy")
+    if found is None:
+        return skipped("the tool does not measure copies within a device")
+    (_, device), copied = found.least
+    speed = 2 * copied  # what is copied is read and written
+    least = view.profile.memory_bandwidth if view.profile else None
+    text = f"{speed:,.0f} GB/s read and written by device {device}, the slowest of {len(found.cells)}"
+    data = {"speed": speed, "device": device}
+    if least is None:
+        return noted(f"{text}; no line is known for this kind", data=data)
+    make = failed if speed < least.number else passed
+    return make(text, required=f"{least.number:g} GB/s", source=least.source, data=data)
 
 
 @check("disk.read", "the weights are read in the time that a start may take", tier="deep", reads=("load.disk",),

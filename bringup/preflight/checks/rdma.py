@@ -10,6 +10,9 @@ from bringup.preflight.registry import Outcome, View, check, failed, fleet_check
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
+APART = "beside no device"
+"""Why a port of the highest rate carries nothing."""
+
 
 def carrying(view: View) -> tuple[list[Port], list[tuple[Port, str]]]:
     """The ports that carry the model (active, of the highest rate, beside a GPU), the others with the reason.
@@ -33,7 +36,7 @@ def carrying(view: View) -> tuple[list[Port], list[tuple[Port, str]]]:
     for port in ports:
         if port.active and (port.rate or 0) >= top:
             if near and beside.get(port.device) is False:
-                outside.append((port, "beside no device"))
+                outside.append((port, APART))
             else:
                 inside.append(port)
         elif not port.active:

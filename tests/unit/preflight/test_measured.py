@@ -202,6 +202,19 @@ def test_transport_inside_a_host(via: str, verdict: Verdict) -> None:
     assert judged(run_of(8, 478, via=via), "collective.transport").verdict is verdict
 
 
+@pytest.mark.parametrize(("text", "verdict"), [
+    (sample("nvbandwidth/device-local-copy-h200x2.txt"), Verdict.PASS),
+    (sample("nvbandwidth/device-local-copy-h200x2.txt").replace("2009.87", "1009.87").replace("4022.31", "3022.31"),
+     Verdict.FAIL),
+    (sample("nvbandwidth/nvbandwidth-results.txt"), Verdict.SKIP),
+])
+def test_the_memory_of_a_device(text: str, verdict: Verdict) -> None:
+    found = by_check(findings_of(change(healthy(), "load.copies", text), PLANNED, DEEP), "copy.memory")
+    assert [one.verdict for one in found] == [verdict]
+    if verdict is Verdict.FAIL:
+        assert "2,020 GB/s read and written by device 1" in found[0].summary and found[0].required == "2333 GB/s"
+
+
 def test_disk_speed_against_the_weights() -> None:
     def found(read: int, seconds: float) -> Finding:
         text = f'{{"file": "a", "bytes": {read}, "direct": true, "seconds": {seconds}}}'
@@ -254,6 +267,7 @@ def test_sockets_where_rdma_was_wanted_fail() -> None:
     assert run.transports == {"NET/Socket"} and run.by == "torch 2.11.0+cu130"
     found = over_replica(text)
     assert found.verdict is Verdict.FAIL and "NET/Socket" in found.summary and found.required == "NET/IB"
+    assert "(torch 2.11.0+cu130, in place)" in found.summary
     assert over_replica(text, transport="tcp").verdict is Verdict.NOTE
     cut = "\n".join(line for line in text.splitlines() if "4294967296" not in line and "1073741824 " not in line)
     assert over_replica(cut).verdict is Verdict.FAIL
