@@ -154,7 +154,8 @@ def _processes(a: Sequence[Any], b: Sequence[Any]) -> list[str]:
 def _by_place(side: Sequence[Any]) -> dict[str, Any]:
     """`head`, `node 1`, ... of the first size of replica; `prefill`, `decode` and `router` where it has pools."""
     if any(processes[0]["role"] in POOL_ROLES for processes in side):
-        return {str(processes[0]["role"]): processes[0] for processes in side}
+        return {f"{p['role']} node {p['node_rank']}" if p["node_rank"] else str(p["role"]): p
+                for processes in side for p in processes}
     processes = side[0] if side else []
     return {"head" if p["node_rank"] == 0 else f"node {p['node_rank']}": p for p in processes}
 

@@ -105,7 +105,7 @@ def _parts(choice: Choice, name: str, site: Site, renderings: Mapping[str, Rende
            ) -> tuple[ReplicaPlan, ...]:
     """A replica's parts: itself, or its two pools and the router before them."""
     if choice.strategy.deploy_type == POOLS:
-        return pool_replica(name, site, renderings, choice.hardware.gpu_count, lab)
+        return pool_replica(name, site, renderings, choice, lab)
     return (_replica(name, site, renderings, lab),)
 
 

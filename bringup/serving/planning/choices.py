@@ -13,7 +13,6 @@ from bringup.inventory.model import Inventory
 from bringup.serving.planner import Variables, deployment_of
 from bringup.serving.planning.deployment import Deployment
 from bringup.serving.planning.fit import MOST_NODES, Choice, arithmetic, choose, node_count
-from bringup.serving.planning.pools import MOST_NODES as MOST_POOL_NODES
 from bringup.serving.planning.pools import POOLS, pool_numbers
 from bringup.serving.planning.replicas import host_groups
 from bringup.serving.recipes.load import find_recipe, load_library
@@ -96,10 +95,10 @@ def _counts(choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
 
 
 def _pools(library: Library, choice: Choice, wanted: Deployment, hosts: int) -> Iterator[Option]:
-    """Two pools on one node or on two."""
+    """Two pools on one node, on two, or on more."""
     rendering = render(library, choice.recipe, Request(choice.variant.key, choice.strategy.name, choice.hardware.name,
                                                        choice.features))
-    for count in range(1, min(hosts, MOST_POOL_NODES) + 1):
+    for count in [1, *range(2, min(hosts, MOST_NODES) + 1, 2)]:
         plain = _option(choice, wanted, count, None, hosts)
         try:
             numbers = {**arithmetic(choice, count, plain.context),

@@ -339,8 +339,8 @@ def test_a_folder_of_recipes_of_the_site(site):
                 features="[reasoning]", engine_version="0.25.0")
     # the recipe's own words make it four ranks, whatever the strategy would
     assert plan.replicas[0].world_size == 4 and plan.replicas[0].head.ranks == (0, 1, 2, 3)
-    with pytest.raises(InputError, match=r"two pools of zai-org/GLM-5\.1 bf16 need"):
-        site(recipes="shelf", recipe="zai-org/GLM-5.1", strategy="pd_cluster")
+    with pytest.raises(InputError, match=r"two pools of zai-org/GLM-5\.1 bf16 need 3,572 GB, 2 nodes .* 2,256 GB"):
+        site(recipes="shelf", recipe="zai-org/GLM-5.1", strategy="pd_cluster", nodes=2)
 
 
 def test_a_recipe_file_of_the_site(site):

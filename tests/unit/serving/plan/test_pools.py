@@ -102,22 +102,79 @@ def test_weights_that_leave_a_pool_no_room(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a replica takes 2 nodes and the inventory has 1 host"):
         plan(tmp_path, hardware="h200")
     with pytest.raises(InputError, match="leaves no room") as caught:
-        plan(tmp_path, 2, hardware="h200", variant="default")
+        plan(tmp_path, 2, hardware="h200", variant="default", nodes=2)
     assert caught.value.next == "variant: fp8   (fp8, 1,786 of 2,256 GB on 2 nodes)"
-    with pytest.raises(InputError, match="on one node or two, 3 nodes are asked for"):
+    with pytest.raises(InputError, match="3 nodes do not make two pools of the same size") as caught:
         plan(tmp_path, 3, nodes=3)
+    assert "site.yml" in str(caught.value)
+    assert caught.value.next == "nodes: 1   (fp8, 1,786 of 2,144 GB on one node)"
+    with pytest.raises(InputError, match="32 nodes is more than recipes know"):
+        plan(tmp_path, 3, nodes=32)
 
 
-def test_data_parallel_pools_want_a_node_each(tmp_path: Path) -> None:
-    shelf = tmp_path / "shelf"
-    data = ROOT / "bringup/serving/recipes/data"
+def test_pools_of_several_nodes_each(tmp_path: Path) -> None:
+    """BF16 on H200: each pool holds 1,490 GB of weights, which are two nodes."""
+    made = plan(tmp_path, 4, hardware="h200", variant="default", master_port=29700)
+    assert made.facts["nodes"] == 4 and made.facts["weights_per_device_gb"] == 93.1
+    assert made.facts["nodes_reason"].startswith("2 nodes for prefill and 2 for decode")
+    prefill, decode, router = made.replicas
+    assert (prefill.hosts, decode.hosts, router.hosts) == (("n1", "n2"), ("n3", "n4"), ("n1",))
+    assert prefill.world_size == decode.world_size == 16
+    first, second = decode.processes
+    said = " ".join(first.argv)
+    for words in ("--tensor-parallel-size 16", "--nnodes 2", "--node-rank 0", "--master-addr 198.18.0.3",
+                  "--master-port 29700", "--port 8002"):
+        assert words in said
+    assert "--headless" in second.argv and "--port" not in second.argv and "--host" not in second.argv
+    assert second.argv[second.argv.index("--node-rank") + 1] == "1" and second.ranks == tuple(range(8, 16))
+    assert second.http_port is None and second.rendezvous == first.rendezvous == ("198.18.0.3", 29700)
+    assert first.ports == (8002, 5558, 29700) and second.ports == (5558,)
+    for process, address in ((first, "198.18.0.3"), (second, "198.18.0.4")):
+        assert process.role == "decode" and process.environment["VLLM_HOST_IP"] == address
+        assert process.environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] == address
+        assert process.environment["NCCL_SOCKET_IFNAME"] == "$IFACE_NAME"
+        assert process.environment["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+    urls = [router.head.argv[router.head.argv.index(flag) + 1] for flag in ("--prefill", "--decode")]
+    assert urls == ["http://198.18.0.1:8001", "http://198.18.0.3:8002"]
+    more = plan(tmp_path, 16, hardware="h200", variant="default", nodes=8)
+    assert list(more.wholes) == ["r1", "r2"] and more.wholes["r2"][1].hosts == ("n13", "n14", "n15", "n16")
+    with pytest.raises(InputError, match="tensor parallel 48 of the prefill pool does not divide the 64") as caught:
+        plan(tmp_path, 12, hardware="h200", variant="default", nodes=12)
+    assert str(caught.value.next).startswith("nodes: 4 ")
+
+
+def test_a_recipe_may_say_how_many_nodes_a_pool_has(tmp_path: Path) -> None:
+    pool = "{parallelism: dep, nodes: {default: 2, gb300: 1}}"
+    shelf_with(tmp_path, f"strategy_overrides: {{pd_cluster: {{prefill: {pool}, decode: {pool}}}}}")
+    wanted = {"recipes": "shelf", "hardware": "h200"}
+    assert plan(tmp_path, 4, **{**wanted, "hardware": "gb300", "variant": "nvfp4"}).facts["nodes"] == 2
+    made = plan(tmp_path, 4, **wanted)
+    assert made.facts["nodes_reason"].startswith("the recipe's 2 nodes for prefill and 2 for decode")
+    first, second = made.replicas[0].processes
+    for process, start in ((first, "0"), (second, "8")):
+        argv = process.argv
+        assert argv[argv.index("--data-parallel-size") + 1] == "16"
+        assert argv[argv.index("--data-parallel-size-local") + 1] == "8"
+        assert argv[argv.index("--data-parallel-start-rank") + 1] == start
+        assert argv[argv.index("--data-parallel-address") + 1] == "198.18.0.1"
+    assert first.ports == (8001, *range(5557, 5565), 13345) and second.ports == tuple(range(5565, 5573))
+    assert "--headless" in second.argv and second.ranks == tuple(range(8, 16)) and second.rendezvous == (
+        "198.18.0.1", 13345)
+
+
+def shelf_with(folder: Path, own: str) -> None:
+    """A folder of recipes in which GLM-5.1 has these changes of strategies."""
+    shelf, data = folder / "shelf", ROOT / "bringup/serving/recipes/data"
     (shelf / "models/zai-org").mkdir(parents=True)
     for name in ("strategies", "taxonomy.yaml"):
         (shelf / name).symlink_to(data / name)
     text = (data / "models/zai-org/GLM-5.1.yaml").read_text()
-    own = "strategy_overrides: {pd_cluster: {prefill: {parallelism: dep}, decode: {parallelism: dep}}}"
     assert "strategy_overrides: {}" in text
     (shelf / "models/zai-org/GLM-5.1.yaml").write_text(text.replace("strategy_overrides: {}", own))
+
+
+def test_data_parallel_pools_want_a_node_each(tmp_path: Path) -> None:
+    shelf_with(tmp_path, "strategy_overrides: {pd_cluster: {prefill: {parallelism: dep}, decode: {parallelism: dep}}}")
     with pytest.raises(InputError, match="the prefill pool has 8 ranks and 4 devices of 1 node") as caught:
         plan(tmp_path, 2, recipes="shelf", nodes=1)
     assert str(caught.value.next).startswith("nodes: 2")
@@ -189,3 +246,20 @@ def test_it_is_shown(tmp_path: Path) -> None:
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     said = done.stdout + done.stderr
     assert done.returncode == 2 and "brings no vllm-router" in said and "nothing was contacted" in said
+
+
+def test_pools_of_different_sizes_are_the_recipes(tmp_path: Path) -> None:
+    pools = "{prefill: {parallelism: dep, nodes: 1}, decode: {parallelism: dep, nodes: 2}}"
+    shelf_with(tmp_path, f"strategy_overrides: {{pd_cluster: {pools}}}")
+    made = plan(tmp_path, 3, recipes="shelf", hardware="h200")
+    assert made.facts["nodes_reason"].startswith("the recipe's 1 node for prefill and 2 for decode")
+    prefill, decode, router = made.replicas
+    assert (prefill.hosts, decode.hosts, router.hosts) == (("n1",), ("n2", "n3"), ("n1",))
+    assert (prefill.world_size, decode.world_size) == (8, 16)
+    assert "--data-parallel-size-local" in prefill.head.argv and prefill.head.rendezvous is None
+    with pytest.raises(InputError, match="5 nodes do not make two pools of the same size") as caught:
+        plan(tmp_path, 5, recipes="shelf", hardware="h200", nodes=5)
+    assert "or 3, the recipe's 1 for prefill and 2 for decode" in str(caught.value.expected)
+    with pytest.raises(InputError, match="leaves no room for the KV cache") as caught:
+        plan(tmp_path, 3, recipes="shelf", hardware="h200", variant="default", nodes=3)
+    assert caught.value.next
