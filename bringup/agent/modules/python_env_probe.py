@@ -8,8 +8,8 @@ import subprocess
 from bringup.agent.modules import _cuda, python_env_build
 from bringup.agent.task import Failure
 
-_ASK = ("import platform,sys,sysconfig;"
-        "print(platform.python_implementation(),platform.python_version(),sys.implementation.cache_tag,"
+_ASK = ("import sys,sysconfig;name=sys.implementation.name;"
+        "print({'cpython':'CPython'}.get(name,name),sys.version.split()[0],sys.implementation.cache_tag,"
         "sysconfig.get_config_var('SOABI'),sep='|');print(sys.executable)")
 
 
