@@ -62,6 +62,8 @@ def _named(options: Options) -> dict[str, Any]:
 
 
 def _show(recipe: Recipe, *, full: bool) -> None:
+    from bringup.base.text import size
+
     print(f"{recipe.name:<14} {recipe.purpose}")
     for name, source in recipe.revisions.items():
         where = (f"{source.main.git} {source.main.revision[:12]}" if source.main else
@@ -70,6 +72,8 @@ def _show(recipe: Recipe, *, full: bool) -> None:
         print(f"{'':<14}   {name:<10} {where}{default}")
     parts = ", ".join(recipe.uses) or "machine alone"
     print(f"{'':<14}   named by   source, steps, {parts}")
+    if full:
+        print(f"{'':<14}   memory     {size(recipe.memory_per_job)} for each compiler at a time")
     if recipe.cpu:
         print(f"{'':<14}   cpu        {', '.join(item.name for item in recipe.cpu)} (the first that the host has)")
     if recipe.note and full:

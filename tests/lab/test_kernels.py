@@ -130,6 +130,8 @@ def test_check_changes_nothing(site: Site) -> None:
     results = build(fleet)
     assert {result.status for result in results.values()} == {Status.CHANGED}
     assert "would be built for a,b (1 kind of host)" in summary(fleet)
+    notes = [event.text for event in fleet.events if type(event).__name__ == "Note"]
+    assert any("at a time" in text for text in notes) and any("memory: " in text for text in notes), notes
     assert not (site.root() / "builds").exists()
 
 

@@ -94,6 +94,10 @@ class _Kernel:
                 if builder is not None:
                     builders[builder.host] = builder
             elif self.fleet.check:
+                ready = order_of([host for host in hosts if host not in holding and host not in self.planner.results],
+                                 self.planner.kits, needs)
+                if ready and not holding:
+                    self.choices(needs[ready[0]])
                 for host in hosts:
                     if host not in holding:
                         self.told[host][self.name] = {"digest": needs[host].digest, "changed": True, "how": "would be"}
@@ -139,10 +143,14 @@ class _Kernel:
             except StepError as error:
                 self.planner.results[host] = failed(host, error)
                 continue
-            for text in needs[host].toolchain.notes:
-                self.fleet.emit(Note(f"{self.name}: {text}", host=host))
+            self.choices(needs[host])
             return needs[host]
         return None
+
+    def choices(self, need: Need) -> None:
+        """What is taken on the host that builds, and why."""
+        for text in need.toolchain.notes:
+            self.fleet.emit(Note(f"{self.name}: {text}", host=need.host))
 
     def may_load(self, host: str) -> bool:
         """Ask before a host that serves is loaded. Raises FindingError where nobody can be asked."""
