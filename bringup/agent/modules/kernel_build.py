@@ -24,6 +24,7 @@ ARGUMENTS = {
     "python": {"type": "path"},
     "cuda_home": {"type": "path"},
     "tools": {"type": "list", "default": []},
+    "packages": {"type": "list", "default": []},
     "pkg_config": {"type": "list", "default": []},
     "headers": {"type": "list", "default": []},
     "programs": {"type": "list", "default": []},

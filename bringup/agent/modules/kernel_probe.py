@@ -21,7 +21,15 @@ def has(name):
     except (ImportError, ValueError):
         return False
 out = {"path": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "soabi": sysconfig.get_config_var("SOABI"),
-       "include": sysconfig.get_paths()["include"], "has": [name for name in sys.argv[1:] if has(name)], "site": []}
+       "include": sysconfig.get_paths()["include"], "site": [], "versions": {},
+       "has": [name for name in sys.argv[1:] if ":" not in name and has(name)]}
+asked = [name[5:] for name in sys.argv[1:] if name.startswith("dist:")]
+for name in asked:
+    import importlib.metadata
+    try:
+        out["versions"][name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
 out["headers"] = os.path.exists(os.path.join(out["include"], "Python.h"))
 out["site"] = [path for path in sys.path if path.endswith("-packages")]
 spec = u.find_spec("torch")
@@ -52,7 +60,8 @@ def run(task):
     """The facts that choose and name a build; `missing` lists what the recipe needs and is not here."""
     args = task.args
     path = _cuda.search()
-    python = _python(args.get("python"), args.get("tools") or [])
+    python = _python(args.get("python"), (args.get("tools") or []) + [
+        "dist:" + name for name in args.get("packages") or []])
     toolkits = _cuda.toolkits(path, args.get("cuda_home"))
     return {
         "changed": False, "machine": platform.machine(), "glibc": python_env_probe.glibc(), "cpu": cpu(),

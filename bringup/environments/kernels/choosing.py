@@ -167,6 +167,11 @@ def _taken_python(recipe: Recipe, python: Mapping[str, Any], facts: dict[str, An
         raise StepError(f"{python['path']} lacks what {recipe.name} is built and proven with",
                         found=", ".join(lacking) + " cannot be imported",
                         next="add it to the environment's requirements, then invoke env.lock and env.build")
+    known = python.get("versions") or {}
+    for variable, package in recipe.versions.items():
+        if package in known:
+            environment[variable] = str(known[package])
+            facts["versions"] = {**facts.get("versions", {}), package: str(known[package])}
     if "torch" in recipe.uses and torch:
         facts["torch"] = [torch["version"], torch.get("git"), torch.get("abi")]
     return torch

@@ -105,7 +105,8 @@ class Planner:
             rows = [recipe for _, recipe in self.asked[host]]
             if not rows or host in self.results:
                 continue
-            args: dict[str, Any] = {"action": "probe", "tools": sorted({tool for row in rows for tool in row.tools})}
+            args: dict[str, Any] = {"action": "probe", "tools": sorted({tool for row in rows for tool in row.tools}),
+                                    "packages": sorted({name for row in rows for name in row.versions.values()})}
             for key in ("pkg_config", "headers", "programs"):
                 args[key] = sorted({item for row in rows for item in row.needs.get(key, ())})
             if self.fleet.variables(host).get(NAMED):

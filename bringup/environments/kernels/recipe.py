@@ -15,9 +15,9 @@ from bringup.environments.sizes import bytes_of
 
 USES = ("compiler", "cuda", "cann", "torch", "python", "nccl", "gpu", "cpu")
 """What of a host may decide the content of a build; machine and glibc always do."""
-_KEYS = ("purpose", "uses", "source", "revisions", "patches", "system", "run_system", "needs", "tools", "cuda",
-         "compiler", "gpu", "cpu", "memory_per_job", "environment", "options", "commands", "yields", "links", "proof",
-         "note")
+_KEYS = ("purpose", "uses", "source", "revisions", "patches", "system", "run_system", "needs", "tools", "versions",
+         "cuda", "compiler", "gpu", "cpu", "memory_per_job", "environment", "options", "commands", "yields", "links",
+         "proof", "note")
 _SOURCE = ("git", "revision", "folder", "submodules", "keep")
 
 
@@ -72,7 +72,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe at one revision. `memory_per_job` is bytes; `commands` are (name, shell text)."""
+    """One recipe at one revision. `memory_per_job` is bytes; `commands` are (name, shell text); `versions`: variable ->
+    package, whose version in the Python that it is built for the variable gets."""
 
     name: str
     folder: Path
@@ -89,6 +90,7 @@ class Recipe:
     run_system: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
     cuda_least: str | None = None
     compiler_least: str | None = None
     gpu_least: str | None = None
@@ -151,7 +153,8 @@ class _Reader:
             proof=self.proof(), uses=self.uses(), patches=tuple(self.file(item) for item in
                                                                self.texts(self.data, "patches")),
             system=self.lists("system"), run_system=self.lists("run_system"), needs=self.lists("needs"),
-            tools=self.texts(self.data, "tools"), cuda_least=self.least("cuda"), compiler_least=self.least("compiler"),
+            tools=self.texts(self.data, "tools"), versions=self.mapping(self.data, "versions"),
+            cuda_least=self.least("cuda"), compiler_least=self.least("compiler"),
             gpu_least=self.least("gpu"), cpu=self.variants(), memory_per_job=self.bytes(),
             environment=self.mapping(self.data, "environment"), options=self.options(), links=self.links(),
             note=str(self.data.get("note") or "").strip())

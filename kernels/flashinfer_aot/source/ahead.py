@@ -26,7 +26,7 @@ from flashinfer.jit.attention import gen_batch_mla_module  # noqa: E402
 from flashinfer.jit.sampling import gen_sampling_module  # noqa: E402
 
 if flashinfer.__version__ != args.version:
-    sys.exit("the environment has flashinfer %s, the build is named for %s: set FLASHINFER_VERSION among the options"
+    sys.exit("the environment has flashinfer %s, and the build is named for %s: build the environment again"
              % (flashinfer.__version__, args.version))
 env.FLASHINFER_WORKSPACE_DIR = args.work
 env.FLASHINFER_JIT_DIR = args.work / "cached_ops"
