@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from bringup.preflight.answers import Answers
-from bringup.preflight.parsers import lossless, neighbours, optics, rdma, settings
+from bringup.preflight.parsers import lossless, neighbours, npu, optics, rdma, settings
 from bringup.preflight.unread import Unread
 
 
@@ -27,6 +27,16 @@ class LinkFacts:
     def cards(self) -> Mapping[str, rdma.Card]:
         """RDMA devices on their PCIe links, with their error counters. Raises Unread."""
         return rdma.cards(self.answers.files("rdma.counters"))
+
+    @cached_property
+    def cards_after(self) -> Mapping[str, rdma.Card]:
+        """The same after the deep tier sent over them. Raises Unread."""
+        return rdma.cards(self.answers.files("rdma.counters_after"))
+
+    @cached_property
+    def npu_pings(self) -> tuple[npu.Ping, ...]:
+        """What each chip's pings to the chips of other hosts came to. Raises Unread."""
+        return npu.pings(printed(self.answers, "hccn.ping"))
 
     @cached_property
     def mlxlink(self) -> Mapping[str, optics.Link]:

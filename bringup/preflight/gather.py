@@ -21,6 +21,7 @@ from bringup.preflight.probes import Probe, Questions, chosen
 from bringup.preflight.replicas import PROBE as REPLICA
 from bringup.preflight.replicas import over_replicas
 from bringup.preflight.requirement import Need
+from bringup.preflight.second import look_again
 from bringup.run.actions import Call, Fleet
 
 CLOCK_DOUBT = 0.1
@@ -79,7 +80,8 @@ def gather(fleet: Fleet, needs: Mapping[str, Need], *, tier: str = "fast", wante
         return Gathered(merged, lost)
     merged = load(fleet, needs, merged, wanted, build=build)
     merged = measure(fleet, needs, merged, wanted)
-    return Gathered(over_replicas(fleet, needs, merged) if wanted is None or REPLICA in wanted else merged, lost)
+    merged = over_replicas(fleet, needs, merged) if wanted is None or REPLICA in wanted else merged
+    return Gathered(look_again(fleet, needs, merged, wanted), lost)
 
 
 def _recording(fleet: Fleet, host: str) -> Path:

@@ -306,7 +306,9 @@ PROBES: tuple[Probe, ...] = (*_NVIDIA, *_RDMA, *_ASCEND, *_AMD, *_HOST, *_LIVE, 
 
 BETWEEN: tuple[Probe, ...] = (Probe("pair.tcp", ask="dial", tier="deep"),
                               Probe("pair.rdma", ask="perftest", tier="deep"),
-                              Probe("load.replica", ask="replica", tier="deep", platform="nvidia"))
+                              Probe("load.replica", ask="replica", tier="deep", platform="nvidia"),
+                              Probe("rdma.counters_after", tier="deep", platform="rdma"),
+                              Probe("hccn.ping", tier="deep", platform="ascend"))
 """What between.py puts together out of many calls: an answer for each host, by partner."""
 
 BY_ID: Mapping[str, Probe] = {probe.id: probe for probe in (*PROBES, *BETWEEN)}

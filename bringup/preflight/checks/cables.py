@@ -139,6 +139,25 @@ def drops(view: View) -> Outcome:
     return noted(f"{fold_hosts(list(odd))}: packets {told}")
 
 
+@check("rdma.load-errors", "these ports count no errors while RDMA is measured over them", tier="deep",
+       reads=("rdma.counters", "rdma.counters_after", "pair.rdma"),
+       source="ibdiagnet's manual: errors are judged while traffic runs", after=("rdma.path",), remedy=CABLE)
+def load_errors(view: View) -> list[Outcome]:
+    after, before = view.facts.cards_after, view.facts.cards
+    out: list[Outcome] = []
+    ports = _carrying(view)
+    for port in ports:
+        if port.device not in after or port.device not in before:
+            raise Unread(f"{port.device} shows no counters")
+        earlier = before[port.device].errors
+        grown = {name: count - earlier[name] for name, count in after[port.device].errors.items()
+                 if name in earlier and count > earlier[name]}
+        if grown:
+            told = f"{port.device}: " + ", ".join(f"{name} {count:,} more" for name, count in sorted(grown.items()))
+            out.append((failed if "link_downed" in grown else warned)(told))
+    return out or [passed(f"{len(ports)} ports")]
+
+
 def _links(view: View) -> dict[str, Link]:
     """mlxlink's word on the ports that carry the model. Raises Unread, absent where it was refused for all of them."""
     ports = _carrying(view)

@@ -153,6 +153,20 @@ def plane(view: View) -> list[Outcome]:
     return out or [passed("UP")]
 
 
+@check("hccn.ping", "the chips of a replica's hosts reach each other", platform="ascend", tier="deep",
+       reads=("hccn.ping",), source="msprechecker: 3 of 3 packets; a ping that fails may still end with 0",
+       remedy="hccn_tool -i N -ip -g, -gateway -g and -netdetect -g on both hosts; then the switch between them")
+def ping(view: View) -> list[Outcome]:
+    found = view.facts.npu_pings
+    out = []
+    for one in found:
+        if one.received < one.sent or not one.sent:
+            by = ", by the plane of the super pod" if one.plane else ""
+            out.append(failed(f"chip {one.chip} to {one.host} ({one.address}{by}): "
+                              f"{one.received} of {one.sent} packets"))
+    return out or [passed(plural(len(found), "way"))]
+
+
 @check("ascend.topology", "every chip meets as many others over fast links as its neighbours do", platform="ascend",
        reads=("ascend.topo",), source="npu-smi info -t topo: HCCS, SIO or UB within a group", after=("ascend.tool",),
        remedy="power-cycle the host; when a link stays away, the board is broken")

@@ -97,6 +97,37 @@ def topology(text: str) -> Topology:
 
 
 @dataclass(frozen=True)
+class Ping:
+    """A chip's ping to a chip of another host: packets that went and came; `plane` by the plane of a super pod."""
+
+    chip: int
+    host: str
+    address: str
+    sent: int
+    received: int
+    plane: bool = False
+
+
+def pings(text: str) -> tuple[Ping, ...]:
+    """`hccn_tool -i N -ping -g address A` (or -hccs_ping) behind each `== N HOST A WORD`, then `== end`. Raises Unread.
+    """
+    parts = re.split(r"(?m)^== (.+?)\s*$", plain(text))
+    if parts[-2:-1] != ["end"]:
+        raise Unread(_first(text) or "the pings stop half way")
+    out = []
+    for head, answer in zip(parts[1:-2:2], parts[2:-2:2], strict=True):
+        words = re.fullmatch(r"(\d+) (\S+) (\S+) (ping|hccs_ping)", head)
+        told = re.search(r"(?m)^\s*(\d+) packets transmitted, (\d+) received", answer)
+        if not words or not told:
+            raise Unread(f"a ping ({head[:60]}) says: {_first(answer) or 'nothing'}")
+        out.append(Ping(int(words.group(1)), words.group(2), words.group(3), int(told.group(1)), int(told.group(2)),
+                        words.group(4) == "hccs_ping"))
+    if not out:
+        raise Unread("no ping was made")
+    return tuple(out)
+
+
+@dataclass(frozen=True)
 class RankTable:
     """A rank table: the servers in order, and (server, device, address) of each rank."""
 

@@ -61,6 +61,8 @@ MORE: list[tuple[str, str, Callable[[Answers], Answers]]] = [
     ("collective.all-reduce", "load.all_reduce", measured("load.all_reduce", SLOW)),
     ("collective.all-reduce", "load.all_reduce", measured("load.all_reduce", WRONG)),
     ("copy.host", "load.copies", measured("load.copies", COPIES)),
+    ("copy.memory", "load.copies", measured("load.copies", sample("nvbandwidth/device-local-copy-h200x2.txt").replace(
+        "2009.87", "1009.87").replace("4022.31", "3022.31"))),
     ("dcgm.diag", "load.dcgm", measured("load.dcgm", sample("dcgm/diag-r2-fail-thermal-fragment.txt"))),
     ("dcgm.diag", "load.dcgm", measured("load.dcgm", sample("dcgm/diag-j-fail.json"))),
     ("disk.health", "host.nvme", measured("host.nvme", "== /dev/nvme0\n" + sample(
@@ -82,6 +84,8 @@ ASCENDS: list[tuple[str, str, Callable[[Answers], Answers]]] = [
         "/etc/hccn.conf": "".join(f"address_{n}=29.0.0.{11 + n}\n" for n in range(8))})),
     ("hccn.optics", "hccn.optical", one(
         "hccn.optical", "Rx Power1            : 0.9954", "Rx Power1            : 0.0054")),
+    ("hccn.ping", "hccn.ping", measured("hccn.ping", "== 0 npu-02 10.0.16.80 ping\n" + sample(
+        "hccn_tool/ping-g-loss.txt") + "== end\n")),
     ("hccn.errors", "hccn.stat", measured("hccn.stat", chips(sample("hccn_tool/stat-g-errors.txt")))),
     ("hccn.neighbour", "hccn.lldp", one("hccn.lldp", "Huawei Versatile Routing Platform Software", "AscendNPU")),
     ("ascend.topology", "ascend.topo", one("ascend.topo", "X          HCCS", "X          SYS ")),

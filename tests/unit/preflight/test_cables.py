@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from preflight_hosts import PLANNED, bad, by_check, change, edit, findings_of, fleet, healthy, sample
@@ -12,7 +14,11 @@ from preflight_sick import one_file
 
 from bringup.base.verdicts import Finding, Verdict
 from bringup.preflight.answers import Answer, Answers
+from bringup.preflight.facts import Facts
+from bringup.preflight.judge import Chosen
+from bringup.preflight.registry import View
 from bringup.preflight.requirement import Need, profiles
+from bringup.preflight.second import _pings, targets
 
 QOS = sample("ib/mlnx_qos-pfc3.txt")
 OFF = QOS.replace("enabled     0   0   0   1", "enabled     0   0   0   0")
@@ -289,3 +295,65 @@ def test_a_gpu_without_a_nic_beside_it() -> None:
     found = findings_of(hosts, needs)
     assert bad(found)[("a-01", "rdma.affinity")].summary == "GPU 3: no such port beside it"
     assert by_check(findings_of(hosts["a-01"], Need()), "rdma.affinity")[0].verdict is Verdict.NOTE
+
+
+def pinged(text: str) -> dict[str, Verdict]:
+    found = findings_of(change(npu(), "hccn.ping", text), replace(ASCEND, nodes=("npu-01", "npu-02")), Chosen("deep"))
+    return {one.summary: one.verdict for one in by_check(found, "hccn.ping")}
+
+
+def test_pings_between_chips() -> None:
+    good = "".join(f"== {n} npu-02 29.0.0.{n} ping\n" + sample("hccn_tool/ping-g-a2x8.txt").split("device 1")[0]
+                   for n in range(8))
+    assert pinged(good + "== end\n") == {"8 ways": Verdict.PASS}
+    lost = good.replace("3 packets transmitted, 3 received, 0.00%", "3 packets transmitted, 1 received, 66.67%", 1)
+    assert pinged(lost + "== end\n") == {"chip 0 to npu-02 (29.0.0.0): 1 of 3 packets": Verdict.FAIL}
+    for cut in (good, good[:300], good.replace("received", "re"), "== end\n", "Segmentation fault\n"):
+        text = cut if cut.endswith("== end\n") or cut == good else cut + "== end\n"
+        assert set(pinged(text).values()) <= {Verdict.UNKNOWN}, cut[:80]
+
+
+def test_whom_chips_ping() -> None:
+    names = ("a", "b", "c", "d")
+    views = {}
+    for place, host in enumerate(names):
+        made = without_process(ascend_host(host, ips={n: f"29.0.{place}.{n}" for n in range(8)}))
+        views[host] = View(Facts(made), replace(ASCEND, nodes=names))
+    goals = targets(views["d"], views)
+    assert [goal for goal in goals if goal[0] == 5] == [(5, "a", "29.0.0.5", "ping"), (5, "b", "29.0.1.5", "ping")]
+    assert len(goals) == 16
+
+
+def test_the_script_of_pings_asks_the_tool_and_says_when_it_is_not_there(tmp_path: Path) -> None:
+    request = _pings(*_two_hosts())
+    assert isinstance(request, dict)
+    bare = subprocess.run(request["argv"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert (bare.returncode, bare.stdout) == (127, "")
+    tool = tmp_path / "hccn_tool"
+    tool.write_text('#!/bin/sh\necho "device $2 PING $6"\n'
+                    'echo "3 packets transmitted, 3 received, 0.00% packet loss"\n')
+    tool.chmod(0o755)
+    done = subprocess.run(request["argv"], capture_output=True, text=True, check=True,
+                          env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert pinged(done.stdout) == {"8 ways": Verdict.PASS}
+
+
+def _two_hosts() -> tuple[View, dict[str, View]]:
+    names = ("npu-01", "npu-02")
+    views = {host: View(Facts(npu(host)), replace(ASCEND, nodes=names)) for host in names}
+    return views["npu-01"], views
+
+
+def test_errors_that_grow_under_load() -> None:
+    base = change(healthy(), "pair.rdma", "{}")
+    files = dict(base.get("rdma.counters").files)
+    same = change(base, "rdma.counters_after", files=files)
+    deep = Chosen("deep", only=("rdma.load-errors",))
+    assert [one.verdict for one in findings_of(same, PLANNED, deep)] == [Verdict.PASS]
+    path = "/sys/class/infiniband/mlx5_4/ports/1/counters/"
+    grown = change(base, "rdma.counters_after", files={**files, path + "symbol_error": "300\n"})
+    found = findings_of(grown, PLANNED, deep)
+    assert [(one.verdict, one.summary) for one in found] == [(Verdict.WARN, "mlx5_4: symbol_error 300 more")]
+    down = change(base, "rdma.counters_after", files={**files, path + "link_downed": "9\n"})
+    assert [one.verdict for one in findings_of(down, PLANNED, deep)] == [Verdict.FAIL]
+    assert [one.verdict for one in findings_of(base, PLANNED, deep)] == [Verdict.SKIP]
