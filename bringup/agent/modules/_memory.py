@@ -17,15 +17,37 @@ FIRST = "800"
 """oom_score_adj of a build, of -1000 to 1000: before anything that was not marked itself."""
 
 
-def available():
-    """Bytes that can be had now: the kernel's MemAvailable, or less where a control group says so."""
-    found = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"))
+def available(of_proc="/proc", of_groups="/sys/fs/cgroup"):
+    """Bytes that can be had now: the kernel's MemAvailable, or less where a control group says so: the container's,
+    and where a build stays in the session's own group (no unit is to be had) that one and those above it."""
+    found = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", _read(os.path.join(of_proc, "meminfo")))
     out = int(found.group(1)) * 1024 if found else 0
-    for limit, used in (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-                        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")):
-        most, now = _read(limit).strip(), _read(used).strip()
-        if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
-            out = min(out, max(0, int(most) - int(now)))
+    for folder in _groups(_read(os.path.join(of_proc, "self", "cgroup")), of_groups):
+        for limit, used in (("memory.max", "memory.current"),
+                            ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            most, now = _read(os.path.join(folder, limit)).strip(), _read(os.path.join(folder, used)).strip()
+            if most.isdigit() and now.isdigit() and int(most) < 1 << 60:
+                out = min(out, max(0, int(most) - int(now)))
+    return out
+
+
+def _units():
+    """Whether a build gets a unit of its own."""
+    return os.geteuid() == 0 and os.path.isdir("/run/systemd/system")
+
+
+def _groups(text, base):
+    """The folders of the control groups that bound a build, from what /proc/self/cgroup says."""
+    out = [base, os.path.join(base, "memory")]
+    if _units():
+        return out
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        if names and "memory" not in names.split(","):
+            continue
+        top = os.path.join(base, "memory") if names else base
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        out += [os.path.join(top, *parts[:count]) for count in range(1, len(parts) + 1)]
     return out
 
 
@@ -66,7 +88,7 @@ def held(most):
 
 def _scope(most):
     """systemd-run with a bound; [] where that is not to be had (no systemd, not root, no bus)."""
-    if os.geteuid() != 0 or not os.path.isdir("/run/systemd/system"):
+    if not _units():
         return []
     words = ["systemd-run", "--quiet", "--scope", "--collect", "--property=MemoryMax=%d" % most,
              "--property=MemorySwapMax=0", "--"]

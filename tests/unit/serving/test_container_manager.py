@@ -96,6 +96,33 @@ def test_start_is_idempotent_and_status_names_the_processes(box: Box) -> None:
         box.start(SLEEP, release="b" * 64)
 
 
+def test_what_an_engine_compiles_is_there_for_the_next_container(box: Box) -> None:
+    folder = box.root / "cache" / "compiled" / "image-0123-h200"
+    script = """
+import os, time
+place = os.path.join(os.environ["TRITON_CACHE_DIR"], "kernel")
+print("found" if os.path.exists(place) else "compiled", flush=True)
+os.makedirs(os.path.dirname(place), exist_ok=True)
+open(place, "w").close()
+time.sleep(600)
+"""
+    document = box.launch(script, TRITON_CACHE_DIR=str(folder / "triton"))
+    document["container"]["caches"] = str(folder)
+    box.call(action="start", launch=document)
+    assert box.line("compiled")[1] == "compiled"
+    mounts = [word for word in box.docker.runs()[0] if word.startswith("type=bind")]
+    assert f"type=bind,source={folder},target={folder}" in mounts
+    box.call(action="stop", grace=0.0)
+    box.call(action="start", launch=document)
+    assert box.line("found")[1] == "found"
+    (folder / "triton" / "kernel").unlink()
+    folder.rename(folder.with_name("aside"))
+    folder.symlink_to("/etc")
+    box.call(action="stop", grace=0.0)
+    with pytest.raises(Failure, match="folder of compiled caches cannot be had"):
+        box.call(action="start", launch=document)
+
+
 def test_secrets_go_by_a_private_file_that_is_gone_afterwards(box: Box) -> None:
     box.start("import os, time; print('key', os.environ['VLLM_API_KEY'], os.environ['X']); time.sleep(600)",
               secrets={"VLLM_API_KEY": 'a"b$c\\d'}, X="plain")
