@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from preflight_hosts import (
@@ -336,3 +338,12 @@ def test_recorded_ports(name: str, check: str, verdict: Verdict, word: str) -> N
     found = [f for f in by_check(findings_of(answers, needs), check) if f.subject == "gpu01"]
     assert found[0].verdict is verdict, found
     assert word in found[0].summary
+
+
+def test_the_documentation_names_every_check_and_no_other() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
+    table = text.partition("## What is looked at")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", table)
+    told = {f"{group}.{name.rstrip('*')}": "deep" if name.endswith("*") else "fast"
+            for group, names in rows for name in names.split(", ")}
+    assert told == {one.id: one.tier for one in checks().values()}
