@@ -209,7 +209,7 @@ def _of_nodes(view: ReplicaView) -> list[Finding]:
         if node.state == "unreachable":
             out.append(Finding("process.unknown", node.host, Verdict.UNKNOWN, f"{view.name}: {node.error}"))
         elif node.state == "exited":
-            when = how_it_ended(node.exit)
+            when = how_it_ended(node.exit) + ("" if node.ready else ", before it was ready")
             out.append(Finding("process.dead", node.host, Verdict.FAIL,
                                f"{view.name}: the {node.role or 'process'} ({_ranks(node.ranks)}) is dead: it ended "
                                f"{when}", _behind_health(view), mend="invoke restart"))

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,77 @@ def test_a_release_that_is_not_wanted_is_rolled_back(site: Site, endpoint: str) 
     assert answer(endpoint) == said
 
 
+def follow_at_a_terminal(site: Site, words: list[str], by_hand: Callable[[], object]) -> tuple[int, str]:
+    """Answer every question with y; what only a person can do is done first."""
+    child = pexpect.spawn(str(INVOKE), words, cwd=str(site.folder), env=site.environment(), encoding="utf-8",
+                          dimensions=(24, 200), timeout=120)
+    screen = ""
+    try:
+        while (which := child.expect([r"Run it\? \[y/N/skip\]", r"Is it done\? \[y/N/skip\]", pexpect.EOF])) < 2:
+            screen += str(child.before)
+            if which == 1:
+                by_hand()
+            child.sendline("y")
+        screen += str(child.before)
+    finally:
+        child.close()
+    return child.exitstatus, screen.replace("\r\n", "\n")
+
+
+HOLDER = """\
+import socket, time
+held = socket.create_server(({address!r}, {port}))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.full
+def test_a_start_that_failed_for_a_taken_port(site: Site, endpoint: str) -> None:
+    site.write()
+    site.good("start")
+    said = answer(endpoint)
+    site.good("stop", "--yes")
+    address, _, port = endpoint.removeprefix("http://").partition(":")
+    with subprocess.Popen([sys.executable, "-c", HOLDER.format(address=address, port=port)], text=True,
+                          stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout and holder.stdout.readline() == "held\n"
+            assert site.run("start", "--yes").returncode == 1
+            proposed = site.run("runbooks")
+            assert proposed.returncode == 4
+            assert re.search(rf"^start-failed: A start failed\n  because  lab-head  process\.ports  {port} ",
+                             proposed.stdout, re.M), proposed.stdout
+            begun = site.run("runbook", "start-failed", "--yes")
+            assert begun.returncode == 4 and "stopped at step 2 of 6: only a person can do it" in begun.stdout
+            hands = iter([lambda: None, holder.kill])
+            status, screen = follow_at_a_terminal(site, ["runbook", "start-failed", "--from", "2"],
+                                                  lambda: next(hands)())
+        finally:
+            holder.kill()
+    assert status == 0, screen
+    record = record_of(screen)
+    assert f"{port} (HTTP) is held on {address} by pid {holder.pid}" in record and "NOT as it must" not in record
+    assert answer(endpoint) == said
+    assert "nothing wrong found" in site.good("runbooks")
+
+
+@pytest.mark.full
+def test_a_deploy_that_does_not_start_is_no_rank_that_died(site: Site, endpoint: str) -> None:
+    said = answer(endpoint)
+    site.good("stop", "--yes")
+    site.write(fault="crash_loading")
+    assert site.run("provision", "--yes").returncode == 1
+    proposed = site.run("runbooks").stdout
+    assert re.search(r"^start-failed: A start failed\n(  because .*\n)*  because .*before it was ready", proposed,
+                     re.M), proposed
+    assert "rank-down" not in proposed
+    hands = iter([lambda: None, site.write])
+    status, screen = follow_at_a_terminal(site, ["runbook", "start-failed"], lambda: next(hands)())
+    assert status == 0, screen
+    assert answer(endpoint) == said
+
+
 class Ascend(Site):
     """A site of 8 x 910B3 hosts, replayed; the engine is the lab's, with the flags of vllm-ascend."""
 
@@ -210,23 +282,6 @@ def npus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ascend]:
     shutil.copytree(REPOSITORY / "runbooks", made.folder / "runbooks")
     yield made
     made.down()
-
-
-def follow_at_a_terminal(site: Site, words: list[str], by_hand: Callable[[], object]) -> tuple[int, str]:
-    """Answer every question with y; what only a person can do is done first."""
-    child = pexpect.spawn(str(INVOKE), words, cwd=str(site.folder), env=site.environment(), encoding="utf-8",
-                          dimensions=(24, 200), timeout=120)
-    screen = ""
-    try:
-        while (which := child.expect([r"Run it\? \[y/N/skip\]", r"Is it done\? \[y/N/skip\]", pexpect.EOF])) < 2:
-            screen += str(child.before)
-            if which == 1:
-                by_hand()
-            child.sendline("y")
-        screen += str(child.before)
-    finally:
-        child.close()
-    return child.exitstatus, screen.replace("\r\n", "\n")
 
 
 @pytest.mark.full

@@ -53,6 +53,14 @@ def test_what_is_wrong_is_named(replica: ReplicaView, wrong: list[tuple[str, str
     assert found(replica) == wrong
 
 
+@pytest.mark.parametrize(("ready", "text"), [
+    (True, "is dead: it ended with status 2"), (False, "is dead: it ended with status 2, before it was ready")])
+def test_a_start_that_failed_is_told_from_a_rank_that_died(ready: bool, text: str) -> None:
+    dead = view(node("g1", "exited", exit={"code": 2}, ready=ready), node("g2", "stopped"), probe=None)
+    finding = findings(Survey({"r1": dead}, History((), {"g1": A, "g2": A}), {}))[0]
+    assert finding.check == "process.dead" and finding.summary.endswith(text)
+
+
 def test_a_mix_of_releases_in_use_is_named() -> None:
     assert found(view(node("g1"), node("g2")), {"g1": A, "g2": B}) == [("release.mixed", "g[1-2]")]
 
