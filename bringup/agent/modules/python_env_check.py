@@ -152,6 +152,7 @@ def prove(task, item, prefix, uv, env):
         works, not_tried = python_env_imports.torch_works(env, python, findings)
         proven.append(works)
         untried += [not_tried] if not_tried else []
+    untried += python_env_imports.at_run_time(env, python, item)
     if uv:
         findings += _consistency(env, uv, python, item)
         proven.append("requirements hold together")

@@ -154,6 +154,38 @@ def _mend(done):
     return None
 
 
+_COMPILING = r"""
+import json, os, shutil, sys, sysconfig
+include = sysconfig.get_paths()["include"]
+print(json.dumps({"header": os.path.join(include, "Python.h"), "there": os.path.exists(include + "/Python.h"),
+                  "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
+                  "python": "%d.%d" % sys.version_info[:2]}))
+"""
+
+
+def at_run_time(env, python, item):
+    """What of this host the engines of an environment will miss when they compile at run time: texts."""
+    if not any(name in item["packages"] for name in ("triton", "flashinfer-python")):
+        return []
+    said = python_env_run.document(env, [python, "-I", "-c", _COMPILING], "ask for headers and a compiler")
+    return lacking(item["packages"], said, item.get("cuda_home"), os.path.exists(NVIDIA))
+
+
+def lacking(packages, said, cuda_home, driver):
+    """What `at_run_time` tells. Triton compiles its launchers in C against Python's headers, FlashInfer calls nvcc;
+    the latter is told where a driver is loaded, because it starts nowhere else."""
+    out = []
+    if "triton" in packages and not said["compiler"]:
+        out.append("compiling at run time: triton finds no C compiler here: apt-get install gcc")
+    if "triton" in packages and not said["there"]:
+        out.append("compiling at run time: triton finds no %s here: apt-get install python%s-dev" % (
+            said["header"], said["python"]))
+    if "flashinfer-python" in packages and driver and not cuda_home:
+        out.append("compiling at run time: flashinfer finds no CUDA toolkit here that fits: install one, or name it in "
+                   "bringup_cuda_home")
+    return out
+
+
 _TORCH = r"""
 import json, torch
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(),

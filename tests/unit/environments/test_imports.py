@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from bringup.agent.modules.python_env_build import excerpt
-from bringup.agent.modules.python_env_imports import NVIDIA, cause, told, waits_for, without_device
+from bringup.agent.modules.python_env_imports import (
+    NVIDIA,
+    at_run_time,
+    cause,
+    lacking,
+    told,
+    waits_for,
+    without_device,
+)
 from bringup.agent.task import Completed
 from bringup.environments.locks import read_lock
 
@@ -25,6 +34,29 @@ def none(path: str) -> bool:
 
 def nvidia(path: str) -> bool:
     return path == NVIDIA
+
+
+@pytest.mark.parametrize(("packages", "there", "compiler", "cuda", "driver", "says"), [
+    ({"triton": "3"}, True, "/usr/bin/cc", None, True, []),
+    ({"triton": "3"}, False, "/usr/bin/cc", None, True, ["no /i/Python.h here: apt-get install python3.12-dev"]),
+    ({"triton": "3"}, False, None, None, False, ["no C compiler", "Python.h"]),
+    ({"flashinfer-python": "1"}, True, "/usr/bin/cc", None, True, ["finds no CUDA toolkit here that fits"]),
+    ({"flashinfer-python": "1"}, False, None, None, False, []),
+    ({"flashinfer-python": "1", "triton": "3"}, True, "/usr/bin/cc", "/usr/local/cuda", True, []),
+])
+def test_what_engines_will_miss_when_they_compile_is_told_when_they_are_built(
+        packages: dict[str, str], there: bool, compiler: str | None, cuda: str | None, driver: bool,
+        says: list[str]) -> None:
+    said = {"header": "/i/Python.h", "there": there, "compiler": compiler, "python": "3.12"}
+    told_so = lacking(packages, said, cuda, driver)
+    assert len(told_so) == len(says) and all(part in text for part, text in zip(says, told_so, strict=True)), told_so
+
+
+def test_the_headers_and_the_compiler_of_this_machine_are_looked_for() -> None:
+    item = {"packages": {"triton": "3"}}
+    env = {"PATH": "/nonexistent"}
+    assert any("no C compiler" in text for text in at_run_time(env, sys.executable, item))
+    assert at_run_time(env, sys.executable, {"packages": {"alpha": "1"}}) == []
 
 
 def ended(stderr: str, rc: int = 1, late: bool = False) -> Completed:
