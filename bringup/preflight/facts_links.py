@@ -44,12 +44,12 @@ class LinkFacts:
         return optics.mlxlink(printed(self.answers, "rdma.mlxlink"))
 
     @cached_property
-    def modules_by_interface(self) -> Mapping[str, optics.Module | str]:
+    def modules_by_interface(self) -> Mapping[str, optics.Module | optics.Silent]:
         """What `ethtool -m` says of each interface of an RDMA device. Raises Unread."""
         return optics.ethtool_module(printed(self.answers, "rdma.module"))
 
     @cached_property
-    def priorities(self) -> Mapping[str, lossless.Priorities | str]:
+    def priorities(self) -> Mapping[str, lossless.Priorities | optics.Silent]:
         """Lossless priorities by interface. Raises Unread."""
         return lossless.mlnx_qos(printed(self.answers, "rdma.qos"))
 

@@ -10,7 +10,7 @@ from bringup.preflight.checks.devices import gpus
 from bringup.preflight.checks.driver import DRIVER
 from bringup.preflight.checks.rdma import APART, carrying
 from bringup.preflight.parsers.lossless import Priorities
-from bringup.preflight.parsers.optics import Link, Module
+from bringup.preflight.parsers.optics import Link, Module, Silent
 from bringup.preflight.parsers.rdma import Port
 from bringup.preflight.registry import (
     Outcome,
@@ -73,8 +73,8 @@ def affinity(view: View) -> Outcome:
     return noted(text) if built or not view.need.multi_node else warned(text)
 
 
-@check("rdma.pcie", "the cards of these ports run at their full PCIe link", reads=("rdma.counters", "rdma.sysfs"),
-       source="the device's own maximum (sysfs); imbue: any mlx5 limited by its link", after=("rdma.path",),
+@check("rdma.pcie", "the PCIe links of these ports' cards carry the ports' rate", reads=("rdma.counters", "rdma.sysfs"),
+       source="GT/s by lanes against the port's rate; imbue: any mlx5 limited by its link", after=("rdma.path",),
        remedy="reseat the card; look at the slot's lanes and the BIOS' link speed")
 def pcie(view: View) -> list[Outcome]:
     cards = view.facts.cards
@@ -85,9 +85,12 @@ def pcie(view: View) -> list[Outcome]:
         if card is None or None in (card.speed, card.speed_max, card.width, card.width_max):
             continue
         seen += 1
-        if (card.speed or 0) < (card.speed_max or 0) or (card.width or 0) < (card.width_max or 0):
-            out.append(warned(f"{port.device}: x{card.width} at {card.speed:g} GT/s, it could x{card.width_max} at "
-                              f"{card.speed_max:g}"))
+        room = card.capacity
+        text = f"{port.device}: x{card.width} at {card.speed:g} GT/s, it could x{card.width_max} at {card.speed_max:g}"
+        if room is not None and port.rate and room < port.rate:
+            out.append(warned(f"{text}: {room:.0f} Gb/s for a port of {port.rate:g}"))
+        elif (card.speed or 0) < (card.speed_max or 0) or (card.width or 0) < (card.width_max or 0):
+            out.append(noted(f"{text}; it suffices for a port of {port.rate or 0:g} Gb/s"))
     return out or [passed(f"{seen} cards") if seen else skipped("the kernel does not say how these cards are linked")]
 
 
@@ -167,6 +170,9 @@ def _links(view: View) -> dict[str, Link]:
         raise Unread("mlxlink answers for none of these ports")
     if all(link.refused for link in found.values()):
         raise Unread(f"mlxlink: {next(iter(found.values())).refused[:120]}", absent=True)
+    torn = next((link.unread for link in found.values() if link.unread), "")
+    if torn:
+        raise Unread(torn)
     gone = [port.device for port in ports if port.device not in found or found[port.device].refused]
     if gone:
         raise Unread(f"mlxlink does not answer for {fold_hosts(gone)}")
@@ -223,6 +229,10 @@ def _by_ethtool(view: View) -> dict[str, Module]:
     said = {device: view.facts.modules_by_interface[name] for name, device in named.items()
             if name in view.facts.modules_by_interface}
     modules = {device: one for device, one in said.items() if isinstance(one, Module)}
+    torn = next((f"ethtool -m says of {device}: {one}" for device, one in said.items()
+                 if isinstance(one, Silent) and not one.refused), "")
+    if torn:
+        raise Unread(torn)
     if not modules:
         raise Unread(f"ethtool -m: {next((str(one) for one in said.values()), 'no interface of these ports')[:120]}",
                      absent=True)
@@ -241,6 +251,8 @@ def _lossless(view: View) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, device in named.items():
         said = view.facts.priorities.get(name)
+        if isinstance(said, Silent) and not said.refused:
+            raise Unread(f"mlnx_qos says of {name}: {said}")
         if not isinstance(said, Priorities):
             continue
         found[device] = str(said)

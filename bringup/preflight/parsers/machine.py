@@ -135,8 +135,12 @@ def bmc_events(text: str) -> tuple[BmcEvent, ...]:
     if now is None or "list" not in parts:
         raise Unread(f"the BMC does not say its time: {parts.get('now', '').strip()[:120]}")
     out = []
+    others = 0
     for line in parts["list"].splitlines():
-        if not line.strip() or "SEL has no entries" in line:
+        # records of the maker and of a kernel that panicked have no sensor
+        if not line.strip() or "SEL has no entries" in line or re.match(r"\s*[0-9a-fA-F]+ \|[^|]*(?:\|[^|]*\|[^|]*)?"
+                                                                        r"(?:OEM record|Linux kernel panic)", line):
+            others += 1
             continue
         match = _SEL.match(line)
         if not match:
@@ -147,7 +151,7 @@ def bmc_events(text: str) -> tuple[BmcEvent, ...]:
             raise Unread(f"the BMC's log has the time `{day} {time}`")
         out.append(BmcEvent(number, sensor, event, direction != "Deasserted",
                             (now - when).total_seconds() if when else None))
-    if "SEL has no entries" not in parts["list"] and not out:
+    if not out and not others:
         raise Unread("the BMC's log is neither empty nor does it hold a line")
     return tuple(out)
 

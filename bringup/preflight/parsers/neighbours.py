@@ -45,9 +45,8 @@ def lldp(text: str) -> Mapping[str, tuple[Neighbour, ...]]:
             system = block.get("chassis.name") or block.get("chassis.mac") or block.get("chassis.local", "")
             port = block.get("port.ifname") or block.get("port.descr") or block.get("port.mac") or block.get(
                 "port.local", "")
-            if not system or not port:
-                raise Unread(f"lldpctl names of {interface} no neighbour with its port")
-            seen.append(Neighbour(system, port, block.get("chassis.descr", "")))
+            if system and port:  # one that does not say what it is tells nothing
+                seen.append(Neighbour(system, port, block.get("chassis.descr", "")))
         out[interface] = tuple(seen)
     return out
 
@@ -60,5 +59,5 @@ def npu(text: str) -> Neighbour:
     described = re.search(r"(?m)^System Description TLV\s*\n\s*(\S.*?)[ \t]*$", text)
     if not port or not name or "End of LLDPDU TLV" not in text:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-        raise Unread(first[:160] or "hccn_tool shows no neighbour", absent=not first or "not support" in first.lower())
+        raise Unread(first[:160] or "hccn_tool shows no neighbour", absent="TLV" not in text)
     return Neighbour(name.group(1), port.group(1), described.group(1) if described else "")

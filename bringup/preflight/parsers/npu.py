@@ -25,7 +25,7 @@ def counters(text: str) -> Mapping[str, int]:
             out[key] = int(value)
     for key in ("roce_rx_err_pkt_num", "roce_tx_err_pkt_num"):
         if key not in out:
-            raise Unread(_first(text) or "hccn_tool shows no counters")
+            raise Unread(_first(text) or "hccn_tool shows no counters", absent="not support" in text.lower())
     return out
 
 

@@ -12,6 +12,8 @@ from bringup.preflight.unread import Unread
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?"
 _LIMITED = re.compile(rf"({_NUMBER}(?:,{_NUMBER})*)\s*\[({_NUMBER})\.\.({_NUMBER})\]")
 _BER = re.compile(r"(\d+(?:\.\d+)?)[eE]-(\d+)")
+_DARK = -40.0
+"""dBm that a lane without light answers."""
 _READINGS = (("temperature", "Temperature [C]", "C"), ("voltage", "Voltage [mV]", "mV"),
              ("received power", "Rx Power Current [dBm]", "dBm"), ("sent power", "Tx Power Current [dBm]", "dBm"))
 
@@ -58,7 +60,7 @@ class Module:
 class Link:
     """A port as mlxlink sees it. Bit error ratios behind the correction are errors a bit; None where there is none.
 
-    `refused` is what the tool said instead of an answer.
+    `refused` is what the tool said instead of an answer, `unread` why an answer cannot be read.
     """
 
     module: Module | None = None
@@ -66,6 +68,18 @@ class Link:
     symbol: float | None = None
     minutes: float | None = None
     refused: str = ""
+    unread: str = ""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A port whose tool gave no answer: what it said, and whether it refused in words that are known."""
+
+    said: str
+    refused: bool
+
+    def __str__(self) -> str:
+        return self.said
 
 
 def by_port(text: str) -> Mapping[str, str]:
@@ -89,8 +103,17 @@ def by_port(text: str) -> Mapping[str, str]:
 
 
 def mlxlink(text: str) -> Mapping[str, Link]:
-    """`mlxlink -d DEVICE -m -c` of each device, see `by_port`. Raises Unread."""
-    return {port: _mlxlink(port, answer) for port, answer in by_port(text).items()}
+    """`mlxlink -d DEVICE -m -c` of each device, see `by_port`. Raises Unread for what is none of its answers.
+
+    One port that cannot be read takes no other with it: it may be one that carries nothing.
+    """
+    out = {}
+    for port, answer in by_port(text).items():
+        try:
+            out[port] = _mlxlink(port, answer)
+        except Unread as error:
+            out[port] = Link(unread=error.reason)
+    return out
 
 
 def _mlxlink(port: str, text: str) -> Link:
@@ -133,7 +156,10 @@ def _module(port: str, fields: Mapping[str, str]) -> Module:
         low, high = float(match.group(2)), float(match.group(3))
         # a copper cable answers 0 with limits of 0: it measures nothing
         if low < high:
-            readings.append(Reading(name, tuple(float(one) for one in match.group(1).split(",")), low, high, unit))
+            values = tuple(float(one) for one in match.group(1).split(","))
+            # lanes that are not in use answer with the floor of the scale
+            used = tuple(one for one in values if one > _DARK) if unit == "dBm" else values
+            readings.append(Reading(name, used or values, low, high, unit))
     # the LOS of copper says nothing: it is set on links that run
     lost = re.fullmatch(r"[01](?:,[01])*", fields.get("Rx LOS [per lane]", ""))
     optical = any(reading.name == "received power" for reading in readings)
@@ -143,19 +169,23 @@ def _module(port: str, fields: Mapping[str, str]) -> Module:
     return Module(fields["Cable Type"], optical, tuple(readings), alarms)
 
 
-def ethtool_module(text: str) -> Mapping[str, Module | str]:
+def ethtool_module(text: str) -> Mapping[str, Module | Silent]:
     """`ethtool -m IF` of each interface, see `by_port`: the module, or what the tool said instead. Raises Unread."""
-    out: dict[str, Module | str] = {}
+    out: dict[str, Module | Silent] = {}
     for port, answer in by_port(text).items():
         fields = pairs(answer)
-        if "Identifier" not in fields:
-            line = next((one.strip() for one in answer.splitlines() if one.strip()), "nothing")
-            if not re.match(r"Cannot get|netlink error|No data|ethtool:", line):
-                raise Unread(f"ethtool -m says of {port}: {line[:120]}")
-            out[port] = line
-            continue
-        out[port] = _ethtool(port, answer, fields)
+        try:
+            out[port] = _ethtool(port, answer, fields) if "Identifier" in fields else silent(
+                answer, r"^(Cannot get|netlink error|No data|ethtool:)")
+        except Unread as error:
+            out[port] = Silent(error.reason, False)
     return out
+
+
+def silent(answer: str, refusals: str) -> Silent:
+    """What a tool said that gave no answer."""
+    line = next((one.strip() for one in answer.splitlines() if one.strip()), "nothing")
+    return Silent(line[:120], re.search(refusals, line, re.IGNORECASE) is not None)
 
 
 def _ethtool(port: str, text: str, fields: Mapping[str, str]) -> Module:

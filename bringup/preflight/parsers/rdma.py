@@ -172,6 +172,13 @@ class Card:
     interfaces: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def capacity(self) -> float | None:
+        """Gb/s of the link as it stands: from 8 GT/s on 128 of 130 bits are data, before that 8 of 10."""
+        if self.speed is None or self.width is None:
+            return None
+        return self.speed * self.width * (128 / 130 if self.speed >= 8 else 0.8)
+
 
 def cards(files: Mapping[str, str]) -> Mapping[str, Card]:
     """Counters and PCIe links out of /sys/class/infiniband, by device. Raises Unread."""
@@ -185,7 +192,7 @@ def cards(files: Mapping[str, str]) -> Mapping[str, Card]:
     for device, values in sorted(raw.items(), key=lambda item: _natural(item[0])):
         errors: dict[str, int] = {}
         for name, value in values.items():
-            if "counters/" in name:
+            if "counters/" in name and not value.startswith("N/A"):  # a device without a performance agent
                 if not re.fullmatch(r"[0-9]+\n", value):
                     raise Unread(f"{device}: {name} holds no whole number")
                 key = name.rpartition("/")[2]

@@ -357,3 +357,39 @@ def test_errors_that_grow_under_load() -> None:
     down = change(base, "rdma.counters_after", files={**files, path + "link_downed": "9\n"})
     assert [one.verdict for one in findings_of(down, PLANNED, deep)] == [Verdict.FAIL]
     assert [one.verdict for one in findings_of(base, PLANNED, deep)] == [Verdict.SKIP]
+
+
+def test_what_carries_nothing_takes_nothing_with_it() -> None:
+    torn = edit(healthy(), "rdma.mlxlink", lambda text: text.replace("mlx5_bond_0| State ", "mlx5_bond_0| Stxte "))
+    assert bad(findings_of(torn, PLANNED)) == {}
+    carrying = edit(healthy(), "rdma.mlxlink", lambda text: text.replace("mlx5_4| State ", "mlx5_4| Stxte "))
+    assert {check for _, check in bad(findings_of(carrying, PLANNED))} == {"rdma.ber", "rdma.optics"}
+
+
+def test_a_card_without_counters_and_a_lane_that_is_not_used() -> None:
+    path = "/sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error"
+    assert bad(findings_of(one_file("rdma.counters", path, "N/A (no PMA)\n")(healthy()), PLANNED)) == {}
+    lanes = "1.886,1.989,2.281,1.976"
+    dark = edit(healthy(), "rdma.mlxlink", lambda text: text.replace(lanes, "1.886,1.989,-40,-40", 1))
+    assert bad(findings_of(dark, PLANNED)) == {}
+    none = edit(healthy(), "rdma.mlxlink", lambda text: text.replace(lanes, "-40,-40,-40,-40", 1))
+    assert "received power -40 dBm" in bad(findings_of(none, PLANNED))[("h200-01", "rdma.optics")].summary
+
+
+def test_a_slot_that_suffices_is_a_note() -> None:
+    base = "/sys/class/infiniband/mlx5_3/device/current_link_speed"
+    slow = one_file("rdma.counters", base, "16.0 GT/s PCIe\n")
+    found = by_check(findings_of(slow(healthy()), PLANNED), "rdma.pcie")
+    assert [(one.verdict, one.summary) for one in found] == [(
+        Verdict.WARN, "mlx5_3: x16 at 16 GT/s, it could x16 at 32: 252 Gb/s for a port of 400")]
+    files = {path: "200 Gb/sec (4X HDR)\n" if path.endswith("/rate") else text
+             for path, text in healthy().get("rdma.sysfs").files.items()}
+    found = by_check(findings_of(slow(change(healthy(), "rdma.sysfs", files=files)), PLANNED), "rdma.pcie")
+    assert [one.verdict for one in found] == [Verdict.NOTE]
+
+
+def test_records_of_the_maker_in_the_log_of_the_bmc() -> None:
+    text = sample("ipmi/sel-empty.txt").replace("SEL has no entries", "   5 | OEM record c0 | 000000 | 0000000000000\n"
+                                                "   6 | 11/19/2025 | 14:23:05 | OEM record dd | 0000 | 0011223344\n"
+                                                "   7 | Linux kernel panic: Fatal excep")
+    assert by_check(findings_of(change(healthy(), "bmc.sel", text), PLANNED), "bmc.log")[0].verdict is Verdict.PASS
