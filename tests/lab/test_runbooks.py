@@ -241,6 +241,25 @@ def test_a_deploy_that_does_not_start_is_no_rank_that_died(site: Site, endpoint:
     assert answer(endpoint) == said
 
 
+@pytest.mark.full
+def test_an_endpoint_with_another_key_gets_the_one_of_the_inventory(site: Site, endpoint: str) -> None:
+    site.write(api_key="the-key-of-yesterday")
+    site.good("provision", "--yes")
+    site.write(api_key="the-key-of-today")
+    proposed = site.run("runbooks")
+    assert proposed.returncode == 4
+    assert re.search(r"^key-changed: .*\n  because  lab-head  endpoint\.key  ", proposed.stdout, re.M), proposed.stdout
+    typed = re.search(r"^  type +invoke (runbook key-changed --set node=lab-head)$", proposed.stdout, re.M)
+    assert typed, proposed.stdout
+    status, screen = follow_at_a_terminal(site, typed[1].split(), lambda: None)
+    assert status == 0, screen
+    record = record_of(screen)
+    assert "NOT as it must" not in record and "the-key-of" not in record + screen + proposed.stdout
+    assert "nothing wrong found" in site.good("runbooks")
+    site.write()
+    site.good("provision", "--yes")
+
+
 class Ascend(Site):
     """A site of 8 x 910B3 hosts, replayed; the engine is the lab's, with the flags of vllm-ascend."""
 

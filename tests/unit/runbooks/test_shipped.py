@@ -88,6 +88,13 @@ def test_every_finding_is_one_that_something_makes(path: Path) -> None:
         assert any(pattern.fullmatch(name) for name in known), f"nothing makes {sign.check}"
 
 
+def test_what_status_finds_has_a_runbook() -> None:
+    signs = {sign.check for path in FILES for sign in load(path).signs}
+    made = {name for file in ("survey", "glance") for name in re.findall(
+        r'Finding\("([a-z.-]+)"', (ROOT / f"bringup/releases/{file}.py").read_text())}
+    assert "process.dead" in made and made - signs == {"traffic.out"}, "a person led clients away: no trouble"
+
+
 ONLY = {"preflight": sorted({*registry.checks(), *(name.split(".")[0] for name in registry.checks())}),
         "verify": [check.id for check in CHECKS], "gate": sorted(KINDS)}
 """What `--only` of a verb takes."""
