@@ -57,13 +57,15 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
         fleet.emit(StageSummary("environments", "none to build: the deployment runs an image"))
         return {host: Result(host, "build_environments", Status.SKIPPED) for host in fleet.hosts}
     results, plans = work.plan("build_environments")
+    last = dict.fromkeys(work.names, f"looking on {plural(len(plans), 'host')}")
+    for name in work.names:
+        fleet.emit(Progress(name, last[name]))
+    results.update(_there(work, plans))
+    plans = {host: planned for host, planned in plans.items() if host not in results}
     apart = {host: planned for host, planned in plans.items()
              if (host in work.supplies or str(fleet.variables(host).get("bringup_packages_from")) == "controller")
              and not fleet.check}
     ready = {host: planned for host, planned in plans.items() if host not in apart}
-    last = dict.fromkeys(work.names, f"looking on {plural(len(plans), 'host')}")
-    for name in work.names:
-        fleet.emit(Progress(name, last[name]))
 
     def told(host: str, text: str) -> None:
         subject, colon, rest = text.partition(": ")
@@ -88,6 +90,22 @@ def build_environments(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Re
             said += f"; from the bundle {next(iter(work.supplies.values())).name}"
         fleet.emit(StageSummary(name, said))
     return results
+
+
+def _there(work: _Work, plans: Mapping[str, Sequence[Planned]]) -> dict[str, Result]:
+    """The results of hosts where all is there and sound: nothing is locked for those. None in check mode, which looks
+    and tells by itself."""
+    if work.fleet.check:
+        return {}
+    out = {}
+    looked = work.fleet.call({host: work.call(host, "find", planned, timeout=120.0, changes=False)
+                              for host, planned in plans.items() if planned})
+    for host, result in looked.items():
+        told = dict(result.data.get("environments") or {})
+        if not result.bad and all(told.get(one.name, {}).get("sound") for one in plans[host]):
+            out[host] = replace(result, task="build_environments", status=Status.OK, data={
+                **result.data, "environments": {name: {**item, "changed": False} for name, item in told.items()}})
+    return out
 
 
 def _from_here(work: _Work, plans: Mapping[str, Sequence[Planned]], told: Callable[[str, str], None]

@@ -62,10 +62,10 @@ def _planned(task):
 def _found(task):
     out = {}
     for item in task.args["environments"]:
-        place = _folder(task, item)
+        place, began = _folder(task, item), time.time()
         reason = python_env_check.unsound(place, item["digest"])
         out[item["name"]] = dict(python_env_check.described(place), name=item["name"], digest=item["digest"],
-                                 sound=reason is None, reason=reason)
+                                 sound=reason is None, reason=reason, seconds=time.time() - began)
     return {"changed": False, "environments": out}
 
 
