@@ -9,12 +9,15 @@ from bringup.preflight.answers import Answers
 from bringup.preflight.parsers import lossless, neighbours, npu, optics, rdma, settings
 from bringup.preflight.unread import Unread
 
+_TOOLS = {"rdma.mlxlink": "mlxlink", "rdma.module": "ethtool", "rdma.qos": "mlnx_qos", "rdma.pause": "ethtool",
+          "hccn.ping": "hccn_tool"}
+
 
 def printed(answers: Answers, probe: str) -> str:
     """What a probe printed that is a small script. Raises Unread, absent where its tool is not on the host."""
     answer = answers.get(probe)
     if answer.rc == 127 and not answer.stdout.strip():
-        raise Unread(f"{probe}: the tool is not there", absent=True)
+        raise Unread(f"{_TOOLS.get(probe, 'ipmitool')} is not there", absent=True)
     return answers.text(probe, any_status=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bringup.base.text import plural
+from bringup.preflight.parsers.nvidia_text import STATUSES
 from bringup.preflight.parsers.text import same_release, version
 from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, warned
 from bringup.preflight.requirement import limits
@@ -170,6 +171,19 @@ def _gpus(indexes: list[int]) -> str:
     return f"GPU {busy([str(index) for index in indexes])}"
 
 
+@check("nvidia.status", "nvidia-smi ends with 0 though its log is whole", platform="nvidia", reads=("nvidia.q",),
+       source="Azure: statuses 8 (power cables) and 10 (interrupts) of nvidia-smi", after=DRIVER,
+       remedy="look at the power cables and the seat of the boards; journalctl -k -b | grep -i nvrm")
+def status(view: View) -> Outcome:
+    rc = view.facts.answers.get("nvidia.q").rc
+    if not view.facts.smi.gpus or rc is None:
+        raise Unread("nvidia-smi -q has no status")
+    if rc == 0:
+        return passed("0")
+    text = f"nvidia-smi -q ends with {rc}: {STATUSES.get(rc, 'a status that its manual does not name')}"
+    return failed(text) if rc in (8, 10) else noted(text)
+
+
 @check("nvidia.gsp", "the GPU's firmware (GSP) is of the driver's release and answers", platform="nvidia",
        reads=("nvidia.q", "host.kernel_log"), after=DRIVER,
        source="the driver loads its own; gpustack: GSP that times out, Xid 119, 120",
@@ -208,6 +222,8 @@ def inforom(view: View) -> list[Outcome]:
         return [warned(f"{f'GPU {known[bus].index}' if bus in known else bus}: the InfoROM is corrupted"
                        + (f" (serial {known[bus].serial})" if bus in known and known[bus].serial else ""))
                 for bus in corrupted]
+    if view.facts.answers.get("nvidia.q").rc == 14:
+        return [warned("nvidia-smi ends with 14: the InfoROM of a GPU is corrupted, it does not say of which")]
     images = sorted({gpu.inforom for gpu in log.gpus if gpu.inforom})
     if len(images) > 1:
         return [noted(f"different images in one host: {', '.join(images)}")]

@@ -196,6 +196,13 @@ def toolkit(text: str) -> str:
     return match.group(1)
 
 
+STATUSES = {2: "an argument or file was refused", 4: "no rights", 8: "a power cable is not attached",
+            10: "an interrupt of the GPU is not delivered", 12: "the NVML library is not there",
+            13: "the NVML library lacks a function", 14: "the infoROM is corrupt", 15: "a GPU has fallen off the bus",
+            255: "other error"}
+"""What nvidia-smi's exit statuses mean, by its manual."""
+
+
 def smi_trouble(rc: int | None, text: str) -> tuple[str, str]:
     """What a failed nvidia-smi means: (`mismatch` | `not loaded` | `lost` | `no devices` | `other`, its first line)."""
     line = _first(text)
@@ -208,10 +215,7 @@ def smi_trouble(rc: int | None, text: str) -> tuple[str, str]:
         return "lost", line
     if "no devices were found" in lower:
         return "no devices", line
-    meanings = {2: "an argument or file was refused", 4: "no rights", 8: "a power cable is not attached",
-                10: "an interrupt of the GPU is not delivered", 12: "the NVML library is not there",
-                13: "the NVML library lacks a function", 14: "the infoROM is corrupt", 255: "other error"}
-    return "other", line or meanings.get(rc or 0, f"status {rc}")
+    return "other", line or STATUSES.get(rc or 0, f"status {rc}")
 
 
 def _first(text: str) -> str:

@@ -201,6 +201,10 @@ def port(old: str, new: str) -> Callable[[Answers], Answers]:
 
 
 SICK.update({
+    "power cable": (lambda a: change(a, "nvidia.q", a.get("nvidia.q").stdout, rc=8), "nvidia.status", Verdict.FAIL,
+                    "ends with 8: a power cable"),
+    "inforom without a name": (lambda a: change(a, "nvidia.q", a.get("nvidia.q").stdout, rc=14), "nvidia.inforom",
+                               Verdict.WARN, "ends with 14"),
     "gsp": (lambda a: gpu_field(a, 2, "GSP Firmware Version", "570.00"), "nvidia.gsp", Verdict.WARN, "GPU 2"),
     "inforom": (
         lambda a: edit(a, "nvidia.list", lambda t: t + "".join(
