@@ -10,13 +10,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from bringup.base.errors import BringupError, InputError, StepError
-from bringup.base.events import Note
+from bringup.base.events import Note, Progress
 from bringup.base.results import Result, Status
 from bringup.environments.indexes import package_settings
 from bringup.environments.interpreters import fetch_interpreter, newest_version, soabi_of
 from bringup.environments.planned import HostFacts, Prepared, lacking_pythons
 from bringup.environments.supplies import CarriedPython, Supplies, file_blob
 from bringup.run.actions import Call, Fleet
+
+_QUICK = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_RETRIES": "1"}
+"""A site without a network is to learn it soon; its own settings come before."""
+_SUBJECT = "interpreter"
 
 
 class Work(Protocol):
@@ -40,12 +44,16 @@ class _Fetched:
         """Raises StepError."""
         if (minor, machine) not in self.known:
             fleet = self.work.fleet
-            settings = package_settings(fleet.variables(host).get("bringup_packages"))
+            settings = {**_QUICK, **package_settings(fleet.variables(host).get("bringup_packages"))}
             if fleet.check:
                 version = newest_version(minor, machine, settings)
                 made = CarriedPython(version, machine, soabi_of(version, machine), f"cpython-{version}-{machine}", None)
             else:
-                found = fetch_interpreter(minor, machine, fleet.project.state / "cache" / "bundle", settings)
+                fleet.emit(Progress(_SUBJECT, f"Python {minor} for {machine}"))
+                try:
+                    found = fetch_interpreter(minor, machine, fleet.project.state / "cache" / "bundle", settings)
+                finally:
+                    fleet.emit(Progress(_SUBJECT, f"Python {minor} for {machine}", done=True))
                 blob = file_blob(found.path)
                 made = CarriedPython(found.version, machine, found.soabi,
                                      f"cpython-{found.version}-{machine}-{blob.digest[:8]}", blob)
