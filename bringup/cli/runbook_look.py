@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bringup.base.errors import ExitStatus
 from bringup.cli.options import Options
 
 if TYPE_CHECKING:
-    from bringup.base.events import Event, Findings, TaskEnded
+    from bringup.base.events import Event, Findings, Note, TaskEnded
     from bringup.base.verdicts import Finding
     from bringup.runbooks.document import Runbook
     from bringup.runbooks.looking import Seen
@@ -22,6 +22,7 @@ class _Taker:
 
     seen: Seen
     said: str = ""
+    noted: set[str] = field(default_factory=set)
 
     def __call__(self, event: Event) -> bool:
         from bringup.base.events import Findings, Line, Note, StageSummary, TaskEnded
@@ -35,8 +36,14 @@ class _Taker:
         elif isinstance(event, TaskEnded):
             return self._ended(event)
         elif isinstance(event, Note):
-            return bool(event.host)  # a host without a log, or that could not be asked: findings say it
+            return self._noted(event)
         return True
+
+    def _noted(self, note: Note) -> bool:
+        """True for a host without a log, or that could not be asked: findings say it; and for one told before."""
+        again = note.text in self.noted
+        self.noted.add(note.text)
+        return again or bool(note.host)
 
     def _found(self, event: Findings) -> None:
         if "status" in event.tables:

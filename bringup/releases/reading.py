@@ -48,6 +48,9 @@ def list_releases(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
                         level="warn"))
     elif history.mixed:
         fleet.emit(Note("hosts use different releases; invoke status says how that came", level="warn"))
+    elif history.by_hand:
+        fleet.emit(Note("`current` was changed by hand; invoke status says what runs",
+                        host=fold_hosts(list(history.by_hand)), level="warn"))
     return {}
 
 

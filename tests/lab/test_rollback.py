@@ -107,6 +107,7 @@ def test_a_link_that_was_changed_by_hand_is_told_and_a_rollback_leaves_what_was_
         change_link(site, host, second)
     done = site.run("status")
     assert done.returncode == 4 and f"r1 runs {old}, and `current` names {new}" in " ".join(done.stdout.split())
+    assert "`current` was changed by hand" in site.good("releases")
     site.good("provision", "--yes")
     assert {node["release"] for node in site.nodes().values()} == {new}
     assert "nothing wrong found" in site.good("status")
