@@ -16,7 +16,9 @@ from bringup.base.text import duration, fold_hosts, plural
 from bringup.releases import diagnosis, storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import number_text
+from bringup.releases.earlier import Displaced
 from bringup.releases.survey import Survey
+from bringup.releases.traffic import Traffic
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import Cause
@@ -45,6 +47,8 @@ class Turn(Protocol):
     fleet: Fleet
     chosen: Chosen
     survey: Survey
+    traffic: Traffic
+    earlier: Displaced
 
     def _start_of(self, launches: Mapping[str, Mapping[str, Any]]) -> ReplicaStart: ...
 
@@ -55,6 +59,10 @@ class Turn(Protocol):
     def _lead_out(self, replica: ReplicaStart) -> None: ...
 
     def _let_in(self, replica: ReplicaStart) -> None: ...
+
+    def _let_in_again(self, old: ReplicaStart, digest: str) -> str: ...
+
+    def served(self, name: str, hosts: Sequence[str]) -> bool: ...
 
     def _later(self, name: str) -> list[str]: ...
 
@@ -141,6 +149,7 @@ class _Whole:
         for part in self.parts:
             storing.mark(turn.fleet, chosen.digest, list(part.order), "started", seconds=round(seconds, 1),
                          replica=part.name)
+        turn.earlier.finish(turn, self.hosts)
         ranks = sum(len(part.wanted[host]) for part in self.parts for host in part.order)
         turn.fleet.emit(Progress(self.name, f"{plural(ranks, 'rank')} on {plural(len(self.hosts), 'node')} in two "
                                             f"pools, first token through the router after {duration(seconds)}",
@@ -149,6 +158,7 @@ class _Whole:
 
     def _stop_what_runs(self) -> None:
         """The router first: nobody is sent to a pool that ends."""
+        self.turn.earlier.stop(self.turn, self.hosts)
         for part in reversed(self.parts):
             view = self.turn.survey.replicas[part.name]
             if view.running:
@@ -165,7 +175,7 @@ class _Whole:
             if one.replica is not part and any(watched.lines for watched in one.watched.values()):
                 diagnosis.keep(turn.fleet, one.replica, Outcome(False, 0.0, watched=one.watched))
         lines = diagnosis.told(cause, outcome, folder, turn.fleet.project.root)
-        served = turn.survey.replicas[self.router.name].serves
+        served = turn.served(self.router.name, self.hosts)
         lines += [f"left     {line}" for line in self._stop_all(outcome.gone)]
         reachable = [host for host in self.hosts if host not in outcome.gone]
         if cause.lies_in != "host":
@@ -194,8 +204,8 @@ class _Whole:
 
     def _broken_off(self, error: BringupError) -> NoReturn:
         """The way between two releases ended: bring the old one back where that can be."""
+        served = self.turn.served(self.router.name, self.hosts)
         back, text = self._restart_previous(())
-        served = self.turn.survey.replicas[self.router.name].serves
         kind: type[BringupError] = ServedError if served and not back else type(error)
         raise kind(f"{error.what}; {text}", host=error.host, details=error.details, found=error.found,
                    next=error.next or "invoke status") from None
@@ -209,6 +219,9 @@ class _Whole:
 
     def _again(self, gone: Sequence[str]) -> tuple[bool, str]:
         turn, chosen = self.turn, self.turn.chosen
+        otherwise = turn.earlier.again(turn, self.hosts, gone)
+        if otherwise is not None:
+            return otherwise
         views = [turn.survey.replicas[part.name] for part in self.parts]
         running = list(dict.fromkeys(digest for view in views for digest in view.releases if digest != chosen.digest))
         earlier = {turn.survey.history.current.get(host) for host in self.hosts}

@@ -6,14 +6,13 @@ Nothing is changed. `problems` keep a node from starting; `notes` are told and k
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bringup.base.text import fold_hosts
 from bringup.releases.document import Release
 from bringup.releases.history import HostStore
-from bringup.releases.starting import prove
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 
@@ -60,6 +59,24 @@ def can_start(fleet: Fleet, release: Release, launches: Launches, manager: str, 
             ("port", "ports free or ours"),
             ("weights", told), ("driver", driver_told)]
     return Proof(tuple(flat), tuple(problems), notes, tuple(h for h in held if h[1] and h[0] not in failed))
+
+
+def prove(fleet: Fleet, launches: Mapping[str, Mapping[str, Any]], manager: str,
+          ending: Mapping[str, Sequence[str]] | None = None) -> list[tuple[str, str, str]]:
+    """Whether each node could start its process now: (host, what is wrong, what mends it), in rank order. The ports of
+    processes that are `ending` (host -> names) count as free."""
+    results = calls.call_all(fleet, "engine_process", {
+        host: {"action": "prove", "name": document["name"], "launch": document, "manager": manager,
+               "ending": list((ending or {}).get(host, ()))}
+        for host, document in launches.items()}, changes=False)
+    out = []
+    for host in calls.in_rank_order(launches):
+        result = results[host]
+        if result.bad:
+            out.append((host, calls.first_line(result), str(result.next or "")))
+        else:
+            out += [(host, str(p["found"]), str(p.get("next") or "")) for p in result.data.get("problems", ())]
+    return out
 
 
 def _kind(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -16,7 +16,9 @@ from bringup.releases import diagnosis, pooled, storing, watching
 from bringup.releases.chosen import Chosen
 from bringup.releases.contract import ask_before_traffic
 from bringup.releases.document import number_text
+from bringup.releases.earlier import Displaced, find
 from bringup.releases.planned import key_of
+from bringup.releases.proving import prove
 from bringup.releases.survey import ReplicaView, Survey, look
 from bringup.releases.traffic import Traffic, named_inventory, tell_left
 from bringup.run.actions import Fleet
@@ -82,8 +84,10 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     rolling = bool(args.get("rolling"))
     if rolling:
         steps.sort(key=lambda step: survey.replicas[step.replica].serves)  # who does not serve has nothing to lose
-    steps = pooled.together(steps, chosen.launches)
-    traffic = Traffic.of(fleet, survey, key[1] if key else None)
+    earlier = Displaced(find(fleet, chosen, survey, key[1] if key else None))
+    steps = pooled.together(earlier.steps(steps, chosen.launches), chosen.launches)
+    reached = replace(survey, replicas={**earlier.views(), **survey.replicas})
+    traffic = Traffic.of(fleet, reached, key[1] if key else None)
     changed = {step.replica for step in steps if step.what != "keep"}
     results = {host: Result(host, "start_replicas", Status.CHANGED if name in changed else Status.OK)
                for name, hosts in chosen.replicas.items() for host in hosts}
@@ -101,8 +105,8 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
             fleet.emit(Note(f"not run: {traffic.told()}"))
         return results
     if not args.get("asked"):
-        _ask(fleet, chosen, survey, steps, traffic)
-    turn = _Turn(fleet, chosen, survey, key, traffic, rolling=rolling)
+        _ask(fleet, chosen, survey, steps, traffic, earlier)
+    turn = _Turn(fleet, chosen, survey, key, traffic, earlier, rolling=rolling)
     for parts in pooled.wholes_of(steps, chosen.launches):
         try:
             if len(parts) > 1:
@@ -146,13 +150,15 @@ def _would(step: Step) -> str:
             "replace": "would be stopped and started"}[step.what]
 
 
-def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffic: Traffic) -> None:
+def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffic: Traffic, earlier: Displaced
+         ) -> None:
     """Ask before anything is stopped. Raises FindingError without a yes: everything is prepared then."""
     stopped = [step for step in steps if step.what == "replace"]
     if not stopped:
         return
     names = ", ".join(step.replica for step in stopped)
     served = [step.replica for step in stopped if survey.replicas[step.replica].serves]
+    served += [one.name for one in earlier.found if one.serves and one.name not in served]
     long = f"about {duration(chosen.seconds)} each (its last start)" if chosen.seconds else \
         "for as long as the weights take to load (no start was recorded yet)"
     clients = f"; {', '.join(served)} serves now and clients will see it" if served else ""
@@ -173,13 +179,14 @@ def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffi
 class _Turn:
     """One replica's turn: prove, stop, switch, start, and go back when that fails."""
 
-    def __init__(self, fleet: Fleet, chosen: Chosen, survey: Survey, key: tuple[str, str] | None, traffic: Traffic, *,
-                 rolling: bool = False) -> None:
+    def __init__(self, fleet: Fleet, chosen: Chosen, survey: Survey, key: tuple[str, str] | None, traffic: Traffic,
+                 earlier: Displaced, *, rolling: bool = False) -> None:
         self.fleet = fleet
         self.chosen = chosen
         self.survey = survey
         self.key = key
         self.traffic = traffic
+        self.earlier = earlier
         self.rolling = rolling
         self.finished: list[str] = []
 
@@ -212,6 +219,7 @@ class _Turn:
         if not outcome.ready:
             self._go_back(replica, outcome)
         storing.mark(self.fleet, self.chosen.digest, hosts, "started", seconds=round(outcome.seconds, 1), replica=name)
+        self.earlier.finish(self, hosts)
         self.fleet.emit(Progress(name, f"{plural(outcome.ranks, 'rank')} on {plural(len(hosts), 'node')}, first token "
                                        f"after {duration(outcome.seconds)}", done=True))
         self._let_in(replica)
@@ -232,10 +240,10 @@ class _Turn:
     def _lead_out(self, replica: ReplicaStart) -> None:
         """Clients away from what runs, before it stops. Raises StepError; what was switched for a rollback and not
         stopped is as before then."""
-        if not self.survey.replicas[replica.name].running:
-            return
         try:
-            self.traffic.lead_out(replica.name, replica.launches)
+            if self.survey.replicas[replica.name].running:
+                self.traffic.lead_out(replica.name, replica.launches)
+            self.earlier.lead_out(self, replica.order, replica.name)
         except BringupError:
             self._links_of_untouched([replica.name, *self._later(replica.name)])
             raise
@@ -265,9 +273,9 @@ class _Turn:
 
     def _prove(self, replica: ReplicaStart) -> None:
         """Raise before anything stops when a node cannot start this release: ports, program, model folder."""
-        problems = prove(self.fleet, replica.launches, replica.manager)
+        problems = prove(self.fleet, replica.launches, replica.manager, self.earlier.ending(replica.order))
         if problems:
-            serving = self.survey.replicas[replica.name].serves
+            serving = self.served(replica.name, replica.order)
             first = problems[0]
             raise StepError(
                 f"{self.chosen.label} cannot start on {replica.name}: {first[1]}", host=first[0],
@@ -275,7 +283,13 @@ class _Turn:
                 found="it was looked at before anything was stopped"
                       + ("; what served serves on" if serving else ""), next=first[2] or None)
 
+    def served(self, name: str, hosts: Sequence[str]) -> bool:
+        """Whether clients were served on these hosts before this turn."""
+        view = self.survey.replicas.get(name)
+        return (view is not None and view.serves) or self.earlier.serve(hosts)
+
     def _stop(self, name: str, hosts: list[str]) -> None:
+        self.earlier.stop(self, hosts)
         view = self.survey.replicas[name]
         if view.running:
             self.fleet.emit(Progress(name, "stopping what runs"))
@@ -286,7 +300,7 @@ class _Turn:
         """Keep the diagnosis, stop this start everywhere, start the release before it again where that can be."""
         cause = outcome.cause or Cause("unknown", replica.head, "the start failed")
         lines = diagnosis.told(cause, outcome, diagnosis.keep(self.fleet, replica, outcome), self.fleet.project.root)
-        served = self.survey.replicas[replica.name].serves
+        served = self.served(replica.name, replica.order)
         reachable = [host for host in replica.order if host not in outcome.gone]
         try:
             stop_processes(self.fleet, {host: str(replica.launches[host]["name"]) for host in reachable},
@@ -310,8 +324,8 @@ class _Turn:
     def _broken_off(self, replica: ReplicaStart, error: BringupError) -> NoReturn:
         """The way from the old to the new release ended in between: bring the old one back where that can be."""
         gone = [host for host in replica.order if isinstance(error, UnreachableError) and _names(error, host)]
+        served = self.served(replica.name, replica.order)
         back, text = self._restart_previous(replica, Outcome(False, 0.0, gone=gone))
-        served = self.survey.replicas[replica.name].serves
         kind: type[BringupError] = ServedError if served and not back else type(error)
         raise kind(f"{error.what}; {text}", host=error.host, details=error.details, found=error.found,
                    next=error.next or "invoke status") from None
@@ -328,6 +342,9 @@ class _Turn:
             return False, f"the release before could not be started again: {error.what}"
 
     def _again(self, replica: ReplicaStart, outcome: Outcome) -> tuple[bool, str]:
+        otherwise = self.earlier.again(self, replica.order, outcome.gone)
+        if otherwise is not None:
+            return otherwise
         view = self.survey.replicas[replica.name]
         running = [digest for digest in view.releases if digest != self.chosen.digest]
         before = running[0] if len(running) == 1 else None
@@ -409,21 +426,6 @@ class _Turn:
 def _names(error: BringupError, host: str) -> bool:
     """True when the error's lines are about this host."""
     return any(line.startswith(f"{host}: ") for line in error.details) or error.host == host
-
-
-def prove(fleet: Fleet, launches: Mapping[str, Mapping[str, Any]], manager: str) -> list[tuple[str, str, str]]:
-    """Whether each node could start its process now: (host, what is wrong, what mends it), in rank order."""
-    results = calls.call_all(fleet, "engine_process", {
-        host: {"action": "prove", "name": document["name"], "launch": document, "manager": manager}
-        for host, document in launches.items()}, changes=False)
-    out = []
-    for host in calls.in_rank_order(launches):
-        result = results[host]
-        if result.bad:
-            out.append((host, calls.first_line(result), str(result.next or "")))
-        else:
-            out += [(host, str(p["found"]), str(p.get("next") or "")) for p in result.data.get("problems", ())]
-    return out
 
 
 def _tell(fleet: Fleet, chosen: Chosen, steps: list[Step], seconds: float) -> None:

@@ -162,14 +162,13 @@ def _serves(endpoint: str) -> bool:
 
 
 @pytest.mark.full
-def test_another_strategy_says_what_still_runs(serving: Site) -> None:
+def test_another_strategy_takes_the_place_of_the_pools_and_back(serving: Site) -> None:
     serving.write(recipe="zai-org/GLM-5.1-FP8", strategy="multi_node_tp", nodes=2, tensor_parallel=None,
                   pipeline_parallel=None, served_name="zai-org/GLM-5.1")
-    refused = serving.run("provision", "--yes")
-    assert refused.returncode == 1 and "of an earlier plan (r1-router-lab-head): invoke stop ends it" in refused.stdout
+    unasked = serving.run("provision")
+    assert unasked.returncode == 4 and "r1 of r0001 runs there, of an earlier plan" in unasked.stdout, unasked.stdout
     status = serving.run("status")
     assert "r1-prefill-lab-head, r1-router-lab-head runs here and belongs to no replica of this plan" in status.stdout
-    assert "3 processes of an earlier plan stopped on lab-head,lab-w1" in serving.good("stop", "--yes")
     done = serving.good("provision", "--yes")
     assert "16 ranks on 2 nodes, first token" in done
     undo = next(line for line in done.splitlines() if line.startswith("undo"))
@@ -177,10 +176,10 @@ def test_another_strategy_says_what_still_runs(serving: Site) -> None:
     back = serving.run("rollback", "--yes")
     assert back.returncode == 1 and "the release is of another strategy" in back.stdout, back.stdout
     assert "strategy: pd_cluster" in back.stdout and answer(endpoint_of(done)), "what served serves on"
-    serving.good("stop", "--yes")
     write(serving)
     again = serving.good("provision", "--yes")
     assert "(made before)" in again and answer(endpoint_of(again))
+    assert set(states(serving).values()) == {"running"} and "nothing wrong found" in serving.good("status")
     serving.good("stop", "--yes")
 
 

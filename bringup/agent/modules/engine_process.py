@@ -31,6 +31,7 @@ ARGUMENTS = {
     "note": {"type": "dict", "default": {}},
     "ports": {"type": "list", "default": []},
     "addresses": {"type": "list", "default": []},
+    "ending": {"type": "list", "default": []},
 }
 
 _MANAGERS = {"systemd": systemd, "docker": Containers("docker"), "podman": Containers("podman"), "detached": detached}
@@ -305,6 +306,12 @@ def _prove(task, place):
     mine = set(p["pid"] for p in seen["pids"])
     # a published port is held by a process of the container engine, for us
     published = record.get("ports") or [] if isinstance(manager, Containers) and seen["state"] == "running" else []
+    for name in task.args["ending"]:  # processes of an earlier plan that end before this one starts
+        other = launch.Place(task.root, name)
+        kept = other.read()
+        mine.update(p["pid"] for p in state_of(other, kept)["pids"])
+        if kept.get("manager") in ("docker", "podman"):
+            published = published + (kept.get("ports") or [])
     for item in proc.clashes(document["ports"], document.get("addresses") or []):
         if item["port"] not in published and (item["pid"] is None or item["pid"] not in mine):
             problems.append({"check": "port", "found": _port_message(item),
