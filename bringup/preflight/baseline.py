@@ -38,6 +38,7 @@ _EXACT: Mapping[str, Callable[[View], Any]] = {
     "npu firmware": lambda view: view.facts.npu_firmware.version,
     "npu chips": lambda view: len(view.facts.npu.chips),
     "CANN": lambda view: view.facts.cann.version,
+    "BIOS": lambda view: view.facts.answers.file("host.dmi", "bios_version").strip() or None,
     "kernel": lambda view: view.facts.kernel,
     "system": lambda view: view.facts.os.get("PRETTY_NAME"),
     "RDMA firmware": lambda view: ", ".join(sorted({one.firmware for one in view.facts.rdma if one.firmware})) or None,

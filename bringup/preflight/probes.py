@@ -205,6 +205,7 @@ _AMD = (
     Probe("amd.smi", argv=("rocm-smi",), platform="amd", deadline=30),
     Probe("amd.static", argv=("amd-smi", "static"), platform="amd", deadline=30),
     Probe("amd.links", argv=("rocm-smi", "--showtopotype", "--json"), platform="amd", deadline=30),
+    Probe("amd.ras", read=("/sys/class/drm/card*/device/ras/*_err_count",), platform="amd"),
     Probe("amd.version", read=("/sys/module/amdgpu/version", "/opt/rocm/.info/version"), platform="amd"),
 )
 
@@ -251,6 +252,7 @@ echo "== $d"; nvme smart-log -o json "$d" 2>&1; done"""), needs_root=True),
     Probe("host.edac", read=(
         "/sys/devices/system/edac/mc/mc*/[cu]e_count", "/sys/devices/system/edac/mc/mc*/dimm*/dimm_[cu]e_count",
         "/sys/devices/system/edac/mc/mc*/dimm*/dimm_label")),
+    Probe("host.dmi", read=("/sys/class/dmi/id/bios_version", "/sys/class/dmi/id/product_name")),
     Probe("host.page_size", argv=("getconf", "PAGESIZE")),
     _bmc("bmc.chassis", "echo '== chassis'; ipmitool chassis status"),
     _bmc("bmc.sel", "echo '== now'; ipmitool sel time get; echo '== list'; ipmitool sel elist last 100"),

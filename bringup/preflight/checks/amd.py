@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bringup.base.text import plural
 from bringup.preflight.parsers import amd
+from bringup.preflight.parsers.text import version as numbers
 from bringup.preflight.registry import Outcome, View, check, failed, noted, passed, skipped, unknown, warned
+from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
 
@@ -111,3 +113,26 @@ def health(view: View) -> Outcome:
     if seen:
         return failed(f"{plural(len(seen), 'line')} of amdgpu about errors since boot", details=(seen[-1],))
     return passed("none")
+
+
+@check("amd.ecc", "no uncorrectable error since the driver was loaded", platform="amd", reads=("amd.ras",),
+       source="amdgpu's RAS counts in sysfs: ue 0",
+       remedy="reset the GPU when no job runs; replace it when they come back")
+def ecc(view: View) -> list[Outcome]:
+    counts = amd.ras(view.facts.answers.files("amd.ras"))
+    out = [failed(f"{card}: {plural(worse, 'uncorrectable error')}") for card, (worse, _) in counts.items() if worse]
+    mild = sum(mild for _, mild in counts.values())
+    return out or [passed(f"0 on {plural(len(counts), 'card')}, {mild:,} corrected")]
+
+
+@check("amd.rocm", "ROCm is as new as serving engines ask", platform="amd", reads=("amd.version",),
+       source="GPUStack: ROCm 7.0 or newer",
+       remedy="install the newer ROCm, or serve out of a container that brings it")
+def rocm(view: View) -> Outcome:
+    least = limits()["rocm"]
+    there = view.facts.answers.file("amd.version", ".info/version").strip()
+    if not numbers(there):
+        raise Unread(f"ROCm's version reads `{there[:40]}`")
+    if numbers(there) < numbers(str(least.value)):
+        return noted(f"{there}; {least} or newer is asked for", source=least.source)
+    return passed(there)

@@ -10,6 +10,7 @@ from bringup.base.text import fold_hosts
 from bringup.preflight.checks.clock import shown
 from bringup.preflight.checks.network import is_loopback
 from bringup.preflight.parsers import ascend as hccn
+from bringup.preflight.parsers.host import nvme
 from bringup.preflight.registry import Outcome, View, failed, fleet_check, noted, passed, warned
 from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
@@ -71,6 +72,8 @@ EQUAL: tuple[Equal, ...] = (
     Equal("cuda", "the driver's CUDA", lambda view: view.facts.smi_versions.get("cuda", ""), "nvidia"),
     Equal("toolkit", "the CUDA toolkit on the path", lambda view: view.facts.toolkit, "nvidia"),
     Equal("vbios", "the GPUs' VBIOS", _vbios, "nvidia"),
+    Equal("inforom", "the GPUs' InfoROM image", lambda view: ", ".join(sorted(
+        {gpu.inforom for gpu in view.facts.smi.gpus if gpu.inforom})), "nvidia", shown=False),
     Equal("product", "the accelerator", lambda view: (
         view.facts.smi.gpus[0].name if view.platform == "nvidia" else view.facts.npu.chips[0].name), grave=True),
     Equal("kernel", "the kernel", lambda view: view.facts.kernel),
@@ -78,6 +81,9 @@ EQUAL: tuple[Equal, ...] = (
     Equal("nic", "the RDMA firmware", _nic),
     Equal("cpu", "the processor", lambda view: view.facts.cpu.model),
     Equal("memory", "the memory", lambda view: f"{round(view.facts.memory['MemTotal'] / 2**30)} GiB", shown=False),
+    Equal("bios", "the BIOS", lambda view: view.facts.answers.file("host.dmi", "bios_version").strip(), shown=False),
+    Equal("nvme", "the number of NVMe disks", lambda view: str(len(
+        nvme(view.facts.answers.text("host.nvme", any_status=True)))), shown=False),
     Equal("fabric", "the fabric manager",
           lambda view: view.facts.answers.text("nvidia.fabricmanager_version").split()[-1], "nvidia"),
     Equal("amd-driver", "the amdgpu driver",

@@ -120,3 +120,20 @@ def links(text: str) -> Mapping[tuple[int, int], str]:
     if not found:
         raise Unread("rocm-smi names no link between devices")
     return found
+
+
+def ras(files: Mapping[str, str]) -> Mapping[str, tuple[int, int]]:
+    """amdgpu's error counts in sysfs: (uncorrected, corrected) of each card, all its blocks together. Raises Unread."""
+    out: dict[str, tuple[int, int]] = {}
+    for path, text in sorted(files.items()):
+        match = re.search(r"/(card\d+)/device/ras/(\w+)_err_count$", path)
+        if not match:
+            continue
+        counts = re.fullmatch(r"ue: ([0-9]+)\nce: ([0-9]+)\n(?:de: [0-9]+\n)?", text)
+        if not counts:
+            raise Unread(f"{match.group(1)}: {match.group(2)} says `{text.strip()[:40]}`")
+        worse, mild = out.get(match.group(1), (0, 0))
+        out[match.group(1)] = worse + int(counts.group(1)), mild + int(counts.group(2))
+    if not out:
+        raise Unread("amdgpu counts no errors here", absent=True)
+    return out

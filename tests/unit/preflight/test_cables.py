@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from preflight_hosts import PLANNED, bad, by_check, change, edit, findings_of, fleet, healthy, sample
-from preflight_makers import ASCEND, ascend_host, without_process
+from preflight_makers import AMD, ASCEND, amd_host, ascend_host, without_process
 from preflight_sick import one_file
 
 from bringup.base.verdicts import Finding, Verdict
@@ -283,6 +283,35 @@ def test_the_account_that_may_not_open_npus() -> None:
     assert found.verdict is Verdict.FAIL and found.mend == "sudo usermod -aG HwHiAiUser llm"
     made = change(npu(), "proc.account", '{"user": "llm", "exists": true, "uid": 998, "groups": ["HwHiAiUser"]}')
     assert by_check(findings_of(made, need), "ascend.group")[0].verdict is Verdict.PASS
+
+
+def test_errors_of_amd_gpus() -> None:
+    def told(umc: str) -> list[tuple[Verdict, str]]:
+        files = {f"/sys/class/drm/card{card}/device/ras/{block}_err_count": "ue: 0\nce: 2\nde: 0\n"
+                 for card in (1, 2) for block in ("umc", "gfx")}
+        files["/sys/class/drm/card2/device/ras/umc_err_count"] = umc
+        found = findings_of(change(amd_host("mi-01"), "amd.ras", files=files), AMD)
+        return [(one.verdict, one.summary) for one in by_check(found, "amd.ecc")]
+
+    assert told("ue: 0\nce: 0\n") == [(Verdict.PASS, "0 on 2 cards, 6 corrected")]
+    assert told("ue: 3\nce: 1\n") == [(Verdict.FAIL, "card2: 3 uncorrectable errors")]
+    for torn in ("ue: 3\nce: ", "ue: x\nce: 0\n", "", "ue: 0\n"):
+        assert [verdict for verdict, _ in told(torn)] == [Verdict.UNKNOWN]
+    for text, verdict in (("7.0.2\n", Verdict.PASS), ("6.4.1\n", Verdict.NOTE), ("?\n", Verdict.UNKNOWN)):
+        made = change(amd_host("mi-01"), "amd.version", files={"/opt/rocm/.info/version": text})
+        assert by_check(findings_of(made, AMD), "amd.rocm")[0].verdict is verdict
+
+
+def test_bios_and_disks_of_one_host_that_differs() -> None:
+    hosts, needs = fleet(["a-01", "a-02", "a-03"])
+    disk = sample("host/nvme-smart-log-2.11.json")
+    for host in hosts:
+        bios, disks = ("2.1\n", 7) if host == "a-03" else ("2.4\n", 8)
+        made = change(hosts[host], "host.dmi", files={"/sys/class/dmi/id/bios_version": bios})
+        hosts[host] = change(made, "host.nvme", "".join(f"== /dev/nvme{n}\n{disk}" for n in range(disks)))
+    found = bad(findings_of(hosts, needs))
+    assert {key for key in found if key[0] == "a-03"} == {("a-03", "parity.bios"), ("a-03", "parity.nvme")}
+    assert found[("a-03", "parity.nvme")].summary == "7; a-[01-02]: 8"
 
 
 def test_a_gpu_without_a_nic_beside_it() -> None:
