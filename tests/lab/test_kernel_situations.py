@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -199,13 +200,17 @@ def test_c083_a_compiler_that_fits_is_taken_and_no_check_is_switched_off(site: S
     assert "no C++ compiler of this host can build one" in said and "up to gcc 13" in said and "install g++-13" in said
 
 
+@NAMESPACES
 def test_c083_an_assembler_that_is_too_old_is_named_before_and_after(site: Site) -> None:
     row = case_hosts("C083")["oldas-02"]
     own = site.folder / "oldas-02"
     for name in ("g++", "gcc"):
         says(own / "bin" / name, f"{row['gcc']}.0", f"/usr/bin/{name}", name)
-    says(own / "bin" / "as", str(row["binutils"]), "/usr/bin/as", "GNU assembler (GNU Binutils)")
-    site.host("oldas-02", f"export PATH={own}/bin:/usr/bin:/bin")
+    real, kept = os.path.realpath("/usr/bin/as"), own / "as"
+    shutil.copy2(real, kept)
+    says(own / "old" / "as", str(row["binutils"]), str(kept), "GNU assembler (GNU Binutils)")
+    site.host("oldas-02", f'if [ -z "$INSIDE" ]; then INSIDE=1 PATH={own}/bin:/usr/bin:/bin exec unshare -m sh -c '
+                          f"'mount --bind {own}/old/as {real} && exec \"$0\" \"$@\"' \"$0\" \"$@\"; fi")
     # what the old assembler would say of an instruction that it does not know
     site.recipe(uses=", cpu", more='compiler: {least: "13"}\ncpu: {plain: {flags: []}}')
     (site.project / "kernels" / "one" / "source" / "lib.cpp").write_text('void f() { asm("vfantasy %xmm0"); }\n')
@@ -221,11 +226,13 @@ def test_c083_what_lies_first_on_path_is_told_and_the_systems_own_is_taken(site:
     says(own / "conda" / "bin" / "g++", "15.1.0", "/usr/bin/g++", "x86_64-conda-linux-gnu-g++")
     says(own / "conda" / "bin" / "cmake", "4.1.0", "/bin/true", "cmake version")
     site.host("conda-03", f"export PATH={own}/conda/bin:/usr/bin:/bin")
-    site.recipe()
+    site.recipe(more="needs: {programs: [make]}")
+    says(own / "conda" / "bin" / "make", "9.9", "/usr/bin/make", "GNU Make")
     done = site.build()
     assert done.returncode == 0, done.stdout
     said = " ".join(done.stdout.split())
     assert f"not taken: {own}/conda/bin/g++ is first on PATH" in said and "compiler /usr/bin/g++" in said, said
+    assert " of /usr/bin/as" in said and re.search(r"make [\d.]+ of /usr/bin/make", said) and "9.9" not in said, said
     taken = site.taken("conda-03")
     assert taken["CXX"] == "/usr/bin/g++" and "conda/bin" not in taken["PATH"]
 

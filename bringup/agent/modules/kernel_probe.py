@@ -66,7 +66,7 @@ def run(task):
     return {
         "changed": False, "machine": platform.machine(), "glibc": python_env_probe.glibc(), "cpu": cpu(),
         "memory": _memory.available(), "free": _free(task.root), "compilers": compilers(path),
-        "programs": _programs(path), "cuda": toolkits,
+        "programs": _programs(list(_cuda.SYSTEM_PATH)), "cuda": toolkits,
         "cuda_home": os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "",
         "cann": cann(), "gpus": gpus(path), "python": python, "nccl": nccl(python),
         "missing": missing(args, path), "serving": _memory.serving(task.root), "package_manager": _manager(path),
@@ -99,6 +99,7 @@ def _free(root):
 
 
 def _programs(path):
+    """Tools as a build will see them: its PATH is the system's, whatever lies before that on the account's."""
     out = {}
     for name in _PROGRAMS:
         place = _cuda.which(name, path)

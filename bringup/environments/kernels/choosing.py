@@ -241,9 +241,14 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
                            expected=f"a compiler {bound}".strip(), found="; ".join(why),
                            next=f"install g++-{newest}; it is then taken by itself" if newest else "install g++")
     best: Mapping[str, Any] = (system or fitting)[0]
+    programs = kit.get("programs") or {}
+    assembler = str((programs.get("as") or {}).get("version") or "")
     notes.append(f"compiler {best['cxx']} {best['version']}"
-                 + (f", assembler {kit['programs']['as']['version']}" if "as" in (kit.get("programs") or {}) else ""))
-    assembler = str(((kit.get("programs") or {}).get("as") or {}).get("version") or "")
+                 + (f", assembler {assembler} of {programs['as']['path']}" if assembler else ""))
+    tools = [f"{name} {programs[name]['version']} of {programs[name]['path']}"
+             for name in recipe.needs.get("programs", ()) if name in programs]
+    if tools:
+        notes.append(", ".join(tools))
     oldest = next((needed for major, needed in ASSEMBLERS if numbers(best["version"])[:1] >= (major,)), None)
     if recipe.cpu and best["kind"] == "gcc" and oldest and assembler and numbers(assembler) < numbers(oldest):
         notes.append(f"the assembler {assembler} is older than this compiler ({oldest} came with it): it may not know "
