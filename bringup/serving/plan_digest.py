@@ -220,7 +220,10 @@ def _endpoint(replica: ReplicaPlan, shape: ProcessTemplate) -> str | None:
 
 
 def bound_addresses(argv: list[str], values: Mapping[str, str]) -> list[str]:
-    """The addresses that the process binds; empty means every one. Only `--host` narrows it."""
+    """The addresses that the process binds; empty means every one. Only `--host` narrows it; a node of a pool that
+    serves no HTTP binds its side channel alone."""
+    if "--headless" in argv and values.get("VLLM_NIXL_SIDE_CHANNEL_HOST"):
+        return [values["VLLM_NIXL_SIDE_CHANNEL_HOST"]]
     for at, word in enumerate(argv):
         if word == "--host" and at + 1 < len(argv) and argv[at + 1] not in ("0.0.0.0", "::"):
             own = values.get("VLLM_HOST_IP")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import socket
 import sys
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 
 from bringup.base.paths import Project
 from bringup.inventory.load import load_inventory
+from bringup.lab.processes import end, marked
 from bringup.releases import pooled
 from bringup.serving.plan_digest import launches, templates
 from bringup.serving.planner import make_plan
@@ -23,7 +25,6 @@ from bringup.serving.start import Deadlines, ReplicaStart
 from bringup.serving.stop import stop_processes
 
 HOSTS = ("n1", "n2", "n3", "n4")
-ADDRESSES = {host: f"127.0.41.{number}" for number, host in enumerate(HOSTS, 1)}
 
 
 def local() -> Any:
@@ -41,12 +42,14 @@ class Pools:
 
     def __init__(self, base: Path, **more: Any) -> None:
         fleets = local()
+        net = f"127.{random.randint(80, 250)}.{random.randint(1, 250)}"
+        self.addresses = {host: f"{net}.{number}" for number, host in enumerate(HOSTS, 1)}
         self.engine = fleets.make_environment(base / "lab")
         model = fleets.make_model(base / "model")
         wanted = {"recipe": "zai-org/GLM-5.1-FP8", "hardware": "gb200", "strategy": "pd_cluster", "environment": "e",
                   "model_path": str(model), "served_name": "glm", "env": {"LAB_ENGINE_LOAD_SECONDS": "0.3"}, **more}
         (base / "site.yml").write_text(json.dumps({"all": {"vars": {"deployment": wanted}, "hosts": {
-            host: {"cluster_address": address} for host, address in ADDRESSES.items()}}}))
+            host: {"cluster_address": address} for host, address in self.addresses.items()}}}))
         inventory = load_inventory([str(base / "site.yml")], Project(base))
         self.plan = make_plan(inventory, Project(base), rendered(inventory), lab=True)
         self.fleet = fleets.LocalFleet(base, HOSTS)
@@ -77,7 +80,11 @@ def made(tmp_path: Path) -> Iterator[list[Pools]]:
     kept: list[Pools] = []
     yield kept
     for pools in kept:
-        pools.stop()
+        try:
+            pools.stop()
+        finally:
+            left = end(marked(pools.fleet.base / "hosts"))
+        assert left == []
 
 
 def test_both_pools_then_the_router_and_a_token_through_it(made: list[Pools], tmp_path: Path) -> None:
@@ -91,7 +98,7 @@ def test_both_pools_then_the_router_and_a_token_through_it(made: list[Pools], tm
     assert ranks == {"r1-prefill": {"n1": 4, "n2": 4}, "r1-decode": {"n3": 4, "n4": 4}, "r1-router": {"n1": 0}}
     assert "lab engine" in ask(pools.plan.replicas[-1].endpoint)
     with socket.socket() as taken, pytest.raises(OSError):
-        taken.bind((ADDRESSES["n3"], 8002))
+        taken.bind((pools.addresses["n3"], 8002))
 
 
 def test_a_node_of_a_pool_that_fails_is_named(made: list[Pools], tmp_path: Path) -> None:
