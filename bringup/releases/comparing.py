@@ -74,7 +74,8 @@ def compare(release: Release, values: Mapping[str, Mapping[str, str]], stores: M
         if before is None:
             changed.append((host, f"{now.label} was never prepared here"))
             continue
-        for name in sorted({*before, *fresh} - {"environment", "env", "image", "image_digest", "client"}):
+        unknown = {"cuda_home"} - set(before)  # a launch file that an older bringup wrote says nothing of it
+        for name in sorted({*before, *fresh} - {"environment", "env", "image", "image_digest", "client"} - unknown):
             if before.get(name) != fresh.get(name):
                 changed.append((host, f"{name} {before.get(name, 'none')} -> {fresh.get(name, 'none')}"))
     return Difference(now.label, now.digest == release.digest and not changed, lines, tuple(changed))
