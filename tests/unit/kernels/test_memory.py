@@ -80,3 +80,19 @@ def test_the_other_processes_of_the_session_are_counted() -> None:
     said = subprocess.run(["setsid", "--wait", sys.executable, "-c", COUNT, root], capture_output=True, text=True,
                           check=True).stdout
     assert said.strip() == "[(True, True)]"
+
+
+def test_a_scope_of_systemd_holds_where_one_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "systemd-run"
+    client.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n[ -e {tmp_path}/refuse ] && exit 1\n'
+                      'while [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(_memory, "_units", lambda: True)
+    words, how = _memory.held(3 * GIB)
+    said = subprocess.run([*words, sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
+    assert how == "its control group" and said.split() == ["800", "-1"]  # its group holds it, no limit of its own
+    assert f"--property=MemoryMax={3 * GIB} --property=MemorySwapMax=0 -- /bin/sh" in (tmp_path / "asked").read_text()
+    (tmp_path / "refuse").touch()
+    words, how = _memory.held(3 * GIB)
+    assert how == "a limit of each process" and "systemd-run" not in words
