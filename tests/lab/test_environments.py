@@ -261,16 +261,14 @@ def test_a_build_from_source_takes_the_toolkit_of_its_lock_and_names_what_is_the
     homes = {}
     for version in ("97.4.1", "98.0.2", "98.1.9"):
         homes[version] = site.base / f"cuda-{version}"
-        (homes[version] / "bin").mkdir(parents=True)
-        (homes[version] / "include").mkdir()
+        for name in ("bin", "include"):
+            (homes[version] / name).mkdir(parents=True)
         (homes[version] / "include" / "cuda_runtime.h").write_text("")
-        nvcc = homes[version] / "bin" / "nvcc"
-        nvcc.write_text(f"#!/bin/sh\necho 'release {version[:4]}, V{version}'\n")
-        nvcc.chmod(0o755)
+        (homes[version] / "bin" / "nvcc").write_text(f"#!/bin/sh\necho 'release {version[:4]}, V{version}'\n")
+        (homes[version] / "bin" / "nvcc").chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(homes["97.4.1"]))  # of the account: another one
     monkeypatch.setenv("CUDA_PATH", str(homes["98.1.9"]))
-    need = "eta>=2\nnvidia-cuda-runtime==98.1.3\n"
-    site.environment("one", need, "sources: [eta]\n", device="cuda98")
+    site.environment("one", "eta>=2\nnvidia-cuda-runtime==98.1.3\n", "sources: [eta]\n", device="cuda98")
     hardware = {"environments": ["one"], "hardware": "h200"}
     told = built(site.fleet(deployment=hardware))
     assert import_in(told["path"], "import eta; print(eta.BUILT)") == f"{homes['98.1.9']}\n"
@@ -384,8 +382,7 @@ def test_no_interpreter_and_wrong_interpreter_are_told(site: Site) -> None:
 def test_an_interpreter_is_brought_where_the_host_has_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     other = next((minor for minor in ("3.12", "3.13", "3.10") if minor != PYTHON and find_python(minor) is not None
                   and not Path(f"/usr/bin/python{minor}").exists()), None)
-    python = find_python(other) if other else None
-    if other is None or python is None:
+    if other is None or (python := find_python(other)) is None:
         pytest.skip("a second Python with a prefix of its own is needed here")
     _, listed = standalone(python, site.base / "standalone")
     site.environment("one", "alpha>=1\n", python=other)
