@@ -15,6 +15,7 @@ from bringup.base.text import duration, fold_hosts
 from bringup.releases import storing
 from bringup.releases.chosen import Chosen
 from bringup.releases.document import number_text
+from bringup.releases.history import HostStore
 from bringup.releases.proving import prove
 from bringup.releases.survey import Node, ReplicaView, Survey
 from bringup.releases.traffic import Traffic
@@ -63,27 +64,40 @@ class Turn(Protocol):
 
 
 def find(fleet: Fleet, chosen: Chosen, survey: Survey, key: str | None) -> tuple[Earlier, ...]:
-    """What runs on these hosts and is no replica of the chosen release as it is cut now. One more look at the hosts
-    where something speaks for it."""
-    if not survey.others and not any(_cut_otherwise(survey, view) for view in survey.replicas.values()):
-        return ()
-    hosts = [host for host in survey.stores if host not in survey.unreachable]
+    """What runs on the hosts of this run and is no replica of the chosen release as it is cut now, spares looked at
+    too. One more look at the others, where something speaks for it."""
+    beside = [host for host in fleet.hosts if host not in survey.stores and host not in survey.unreachable]
+    doubtful = survey.others or any(_cut_otherwise(survey, view) for view in survey.replicas.values())
+    hosts = [*(survey.stores if doubtful else ()), *beside]
     states = calls.call_all(fleet, "engine_process", {host: {"action": "status", "manager": chosen.manager}
-                                                      for host in hosts}, changes=False)
-    groups: dict[tuple[str, str], list[tuple[str, str, Mapping[str, Any] | None]]] = {}
-    for host, result in states.items():
-        for name, seen in result.data.get("processes", {}).items() if not result.bad else ():
-            if seen["state"] != "running" and not seen.get("leftover"):
-                continue
-            release = str(seen.get("release") or "")
-            document = survey.stores[host].launches.get(release, {}).get(name)
-            whole = str((document or {}).get("group") or seen.get("replica") or name)
-            groups.setdefault((release, whole), []).append((host, name, document))
+                                                      for host in hosts}, changes=False) if hosts else {}
+    running = [(host, name, seen) for host, result in states.items() if not result.bad
+               for name, seen in result.data.get("processes", {}).items()
+               if seen["state"] == "running" or seen.get("leftover")]
+    stores = {**survey.stores, **_stores(fleet, [host for host, _, _ in running if host in beside])}
     mine = {(host, str(document["name"])) for nodes in chosen.launches.values() for host, document in nodes.items()}
+    groups: dict[tuple[str, str], list[Process]] = {}
+    for host, name, seen in running:
+        release = str(seen.get("release") or "")
+        if release == chosen.digest and (host, name) in mine:
+            continue  # a replica of this plan, or a part of one that its own turn looks after
+        document = stores[host].launches.get(release, {}).get(name) if host in stores else None
+        whole = str((document or {}).get("group") or seen.get("replica") or name)
+        groups.setdefault((release, whole), []).append((host, name, document))
     return tuple(_made(fleet, chosen, survey, key, release, whole, found)
                  for (release, whole), found in groups.items()
                  if any((host, name) not in mine for host, name, _ in found)
                  or (whole in survey.replicas and _cut_otherwise(survey, survey.replicas[whole])))
+
+
+Process = tuple[str, str, Mapping[str, Any] | None]
+"""Host, name and launch document of a process that runs."""
+
+
+def _stores(fleet: Fleet, hosts: Sequence[str]) -> dict[str, HostStore]:
+    found = calls.call_all(fleet, "release_store", {host: {"action": "list"} for host in dict.fromkeys(hosts)},
+                           changes=False) if hosts else {}
+    return {host: HostStore.read(result.data) for host, result in found.items() if not result.bad}
 
 
 def _cut_otherwise(survey: Survey, view: ReplicaView) -> bool:
@@ -96,7 +110,7 @@ def _cut_otherwise(survey: Survey, view: ReplicaView) -> bool:
 
 
 def _made(fleet: Fleet, chosen: Chosen, survey: Survey, key: str | None, release: str, whole: str,
-          found: Sequence[tuple[str, str, Mapping[str, Any] | None]]) -> Earlier:
+          found: Sequence[Process]) -> Earlier:
     entry = survey.history.get(release)
     by_part: dict[str, dict[str, Mapping[str, Any]]] = {}
     for host, _, document in found:
@@ -107,7 +121,8 @@ def _made(fleet: Fleet, chosen: Chosen, survey: Survey, key: str | None, release
     complete = all(any(len(shape) == len(nodes) and shape[0]["role"] == _role(nodes) for shape in shapes)
                    for nodes in by_part.values())
     pools = any(_role(nodes) in (*POOL_ROLES, ROUTER_ROLE) for nodes in by_part.values())
-    complete = complete and len(found) == sum(map(len, by_part.values())) and (not pools or len(by_part) == 3)
+    known = len(found) == sum(map(len, by_part.values())) and (not pools or len(by_part) == 3)
+    complete = complete and known and release != chosen.digest
     parts = tuple(ReplicaStart(name, nodes, calls.manager_for(next(iter(nodes.values())), chosen.manager),
                                Deadlines(**chosen.deadlines), (chosen.key_variable, key) if chosen.key_variable and key
                                else None) for name, nodes in ordered) if complete else ()
@@ -185,6 +200,28 @@ class Displaced:
                     if not any(names.get(host) == name for names in known)]
             for names in (*known, *rest):
                 stop_processes(turn.fleet, names, turn.chosen.manager, grace)
+
+    def beside(self, taken: Iterable[Iterable[str]]) -> str:
+        """Those whose nodes none of these replicas needs, as `r3 of r0001 on gpu03`; empty where there are none."""
+        needed = {host for hosts in taken for host in hosts}
+        return ", ".join(f"{one.name} of {one.label} on {fold_hosts(one.hosts)}" for one in self.found
+                         if not needed & set(one.hosts))
+
+    def rest(self, turn: Turn, *, end: bool) -> None:
+        """End what no turn needed the nodes of; without `end` only say that it runs. Raises StepError."""
+        for one in self.found:
+            if (one.digest, one.name) in self.ended:
+                continue
+            text = f"{one.name} of {one.label} on {fold_hosts(one.hosts)}"
+            if not end:
+                turn.fleet.emit(Note(f"{text} runs on: this plan has no such replica; invoke provision ends it",
+                                     level="warn"))
+                continue
+            if one.public:
+                turn.traffic.lead_out(str(next(iter(one.public.values()))["replica"]), one.public)
+            self.stop(turn, one.hosts)
+            self.finish(turn, one.hosts)
+            turn.fleet.emit(Note(f"{text} was ended: this plan has no such replica"))
 
     def finish(self, turn: Turn, hosts: Sequence[str]) -> None:
         """The turn of these hosts is done: what ended in it does not come back, and no clients to it."""

@@ -101,6 +101,8 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     if fleet.check:
         for step in steps:
             fleet.emit(StageSummary(step.replica, f"{_would(step)} ({step.reason})"))
+        if left := earlier.beside([chosen.launches[name] for name in changed]):
+            fleet.emit(Note(f"{left} would be ended: this plan has no such replica"))
         if traffic.hooks is not None and changed:
             fleet.emit(Note(f"not run: {traffic.told()}"))
         return results
@@ -120,6 +122,7 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         except KeyboardInterrupt:
             tell_left(fleet, traffic.left())
             raise
+    earlier.rest(turn, end=not args.get("asked"))
     _tell(fleet, chosen, steps, time.monotonic() - began)
     return results
 
@@ -154,7 +157,8 @@ def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffi
          ) -> None:
     """Ask before anything is stopped. Raises FindingError without a yes: everything is prepared then."""
     stopped = [step for step in steps if step.what == "replace"]
-    if not stopped:
+    left = earlier.beside([chosen.launches[step.replica] for step in stopped])
+    if not stopped and not left:
         return
     names = ", ".join(step.replica for step in stopped)
     served = [step.replica for step in stopped if survey.replicas[step.replica].serves]
@@ -166,7 +170,10 @@ def _ask(fleet: Fleet, chosen: Chosen, survey: Survey, steps: list[Step], traffi
         clients = f"; {', '.join(served)} serves now; traffic is led past each while it is down"
         if not [name for name, view in survey.replicas.items() if view.serves and [name] != served]:
             clients += ", and no other replica serves meanwhile"
-    text = f"{names} stops ({stopped[0].reason}) and starts {chosen.label}: down {long}{clients}. Go on?"
+    also = f"{left} ends: this plan has no such replica"
+    text = f"{also}{clients}. Go on?" if not stopped else (
+        f"{names} stops ({stopped[0].reason}) and starts {chosen.label}: down {long}{clients}"
+        f"{f'; {also}' if left else ''}. Go on?")
     answer = fleet.ask(text)
     if answer:
         return

@@ -81,6 +81,18 @@ def test_a_start_that_fails_brings_the_earlier_cut_back(rig: Any, before: Any, a
     assert running(rig) and not set(running(rig).values()) & set(there.values())
 
 
+@pytest.mark.full
+def test_what_the_plan_has_no_replica_for_is_ended_on_a_spare_too(rig: Any) -> None:
+    rig.provision(**SINGLE)
+    rig.provision(**PAIR)
+    assert set(running(rig)) == {"r1-n1", "r1-n2"}
+    assert "r3 of r0001 on n3 ends: this plan has no such replica" in rig.fleet.asked[0]
+    assert any("r3 of r0001 on n3 was ended" in event.text for event in rig.told(Note))
+    again = running(rig)
+    rig.provision(**PAIR)
+    assert running(rig) == again and not rig.fleet.asked
+
+
 def current(rig: Any) -> dict[str, str]:
     """Host -> the release that its link names."""
     return {host: (rig.base / "hosts" / host / "current").readlink().name for host in actions.HOSTS
