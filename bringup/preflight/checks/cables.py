@@ -28,9 +28,14 @@ from bringup.preflight.requirement import limits
 from bringup.preflight.unread import Unread
 
 HOUR, DAY = 3600.0, 86400.0
-CABLE = "clean or replace cable and module (mlxlink -d DEVICE -m -c); look at the switch's side of it"
 _LOST = {"out_of_sequence": "out of sequence", "packet_seq_err": "sequence errors", "local_ack_timeout_err":
          "acknowledgements that came too late", "rx_icrc_encapsulated": "with a wrong checksum"}
+CABLE = "clean or replace cable and module (mlxlink -d DEVICE -m -c); look at the switch's side of it"
+
+
+def _cable(device: str) -> str:
+    """The mend of one port's cable."""
+    return CABLE.replace("DEVICE", device)
 
 
 def _carrying(view: View) -> list[Port]:
@@ -86,7 +91,7 @@ def pcie(view: View) -> list[Outcome]:
             continue
         seen += 1
         room = card.capacity
-        text = f"{port.device}: x{card.width} at {card.speed:g} GT/s, it could x{card.width_max} at {card.speed_max:g}"
+        text = f"{port.device}: x{card.width} at {card.speed:g} GT/s, the card x{card.width_max} at {card.speed_max:g}"
         if room is not None and port.rate and room < port.rate:
             out.append(warned(f"{text}: {room:.0f} Gb/s for a port of {port.rate:g}"))
         elif (card.speed or 0) < (card.speed_max or 0) or (card.width or 0) < (card.width_max or 0):
@@ -110,10 +115,10 @@ def errors(view: View) -> list[Outcome]:
         lost = counts.get("link_downed", 0) / max(up / DAY, 1.0)
         if rate > symbols.number:
             out.append(warned(f"{port.device}: {rate:,.0f} symbol errors an hour", required=f"at most {symbols}",
-                              source=symbols.source))
+                              source=symbols.source, mend=_cable(port.device)))
         if lost >= downs.number:
             out.append(_harm(view, f"{port.device}: the link went down {lost:.0f} times a day",
-                             required=f"below {downs}", source=downs.source))
+                             required=f"below {downs}", source=downs.source, mend=_cable(port.device)))
         other = {name: count for name, count in counts.items() if count and name in (
             "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "port_rcv_errors")}
         if other:
@@ -157,7 +162,7 @@ def load_errors(view: View) -> list[Outcome]:
                  if name in earlier and count > earlier[name]}
         if grown:
             told = f"{port.device}: " + ", ".join(f"{name} {count:,} more" for name, count in sorted(grown.items()))
-            out.append((failed if "link_downed" in grown else warned)(told))
+            out.append((failed if "link_downed" in grown else warned)(told, mend=_cable(port.device)))
     return out or [passed(f"{len(ports)} ports")]
 
 
@@ -198,10 +203,10 @@ def bit_errors(view: View) -> list[Outcome]:
         judged += 1
         if value > worst.number:
             out.append(_harm(view, f"{device}: {kind} bit error ratio {value:.1e}", required=f"below {worst.value:.0e}",
-                             found=f"{value:.1e}", source=worst.source))
+                             found=f"{value:.1e}", source=worst.source, mend=_cable(device)))
         elif value > warn.number:
             out.append(warned(f"{device}: {kind} bit error ratio {value:.1e}", required=f"below {warn.value:.0e}",
-                              found=f"{value:.1e}", source=warn.source))
+                              found=f"{value:.1e}", source=warn.source, mend=_cable(device)))
     return out or [passed(f"{judged} ports") if judged else skipped("these ports show no bit error ratio")]
 
 
@@ -217,7 +222,7 @@ def optics(view: View) -> list[Outcome]:
         if not error.absent:
             raise
         modules = _by_ethtool(view)
-    out = [warned(f"{device}: {module.kind or 'a module'}: {'; '.join(module.troubles[:3])}")
+    out = [warned(f"{device}: {module.kind or 'a module'}: {'; '.join(module.troubles[:3])}", mend=_cable(device))
            for device, module in modules.items() if module.troubles]
     light = sum(module.optical for module in modules.values())
     return out or [passed(f"{light} optical, {len(modules) - light} copper")]

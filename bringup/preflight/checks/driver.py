@@ -213,7 +213,7 @@ def gsp(view: View) -> list[Outcome]:
 
 @check("nvidia.inforom", "no GPU's InfoROM is corrupted", platform="nvidia", reads=("nvidia.q", "nvidia.list"),
        source="Azure: nvidia-smi status 14; nvidia-smi's warning", after=DRIVER,
-       remedy="computing works; remapped rows and error counts are not kept: open a case with the vendor")
+       remedy="open a case with the vendor (computing works; remapped rows and error counts are not kept)")
 def inforom(view: View) -> list[Outcome]:
     log = view.facts.smi
     corrupted = view.facts.corrupted_inforom

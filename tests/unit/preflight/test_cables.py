@@ -410,7 +410,7 @@ def test_a_slot_that_suffices_is_a_note() -> None:
     slow = one_file("rdma.counters", base, "16.0 GT/s PCIe\n")
     found = by_check(findings_of(slow(healthy()), PLANNED), "rdma.pcie")
     assert [(one.verdict, one.summary) for one in found] == [(
-        Verdict.WARN, "mlx5_3: x16 at 16 GT/s, it could x16 at 32: 252 Gb/s for a port of 400")]
+        Verdict.WARN, "mlx5_3: x16 at 16 GT/s, the card x16 at 32: 252 Gb/s for a port of 400")]
     files = {path: "200 Gb/sec (4X HDR)\n" if path.endswith("/rate") else text
              for path, text in healthy().get("rdma.sysfs").files.items()}
     found = by_check(findings_of(slow(change(healthy(), "rdma.sysfs", files=files)), PLANNED), "rdma.pcie")
