@@ -90,6 +90,19 @@ def find(fleet: Fleet, chosen: Chosen, survey: Survey, key: str | None) -> tuple
                  or (whole in survey.replicas and _cut_otherwise(survey, survey.replicas[whole])))
 
 
+def with_spares(fleet: Fleet, survey: Survey, manager: str) -> Survey:
+    """The survey, with what runs on hosts of this run that are in none of its replicas: nothing should."""
+    beside = [host for host in fleet.hosts if host not in survey.stores and host not in survey.unreachable]
+    if not beside:
+        return survey
+    states = calls.call_all(fleet, "engine_process", {host: {"action": "status", "manager": manager}
+                                                      for host in beside}, changes=False)
+    found = {host: names for host, result in states.items() if not result.bad
+             and (names := tuple(name for name, seen in result.data.get("processes", {}).items()
+                                 if seen["state"] == "running" or seen.get("leftover")))}
+    return replace(survey, others={**survey.others, **found}) if found else survey
+
+
 Process = tuple[str, str, Mapping[str, Any] | None]
 """Host, name and launch document of a process that runs."""
 

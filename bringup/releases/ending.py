@@ -9,6 +9,7 @@ from bringup.base.errors import BringupError, FindingError
 from bringup.base.events import Findings, Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts, plural
+from bringup.releases.earlier import with_spares
 from bringup.releases.glance import glances, silent
 from bringup.releases.planned import deadlines_of, key_of, looked_at, plan_now
 from bringup.releases.pooled import is_pool
@@ -28,7 +29,8 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     for name, reason in planned.left_out.items():
         fleet.emit(Note(f"{name} is left out, what runs of it runs on: {reason}", level="warn"))
     key = key_of(fleet, planned.plan.api_key_variable)
-    survey = look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None)
+    survey = with_spares(fleet, look(fleet, planned.members, planned.plan.manager, key=key[1] if key else None),
+                         planned.plan.manager)
     serving = [view.name for view in survey.replicas.values() if view.serves]
     running = [view for view in survey.replicas.values() if view.running]
     results = {host: Result(host, "stop_replicas", Status.OK) for host in planned.hosts}
@@ -81,7 +83,7 @@ def replica_status(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
     """How every replica and node is. `args` has none. Raises FindingError (4) when something is wrong."""
     plan, members = looked_at(fleet)
     key = key_of(fleet, plan.api_key_variable)
-    survey = look(fleet, members, plan.manager, key=key[1] if key else None)
+    survey = with_spares(fleet, look(fleet, members, plan.manager, key=key[1] if key else None), plan.manager)
     seen = glances(fleet, survey, key[1] if key else None)
     every = [*findings(survey), *of_others(survey), *silent(survey, seen)]
     found = sorted(every, key=lambda finding: not finding.blocks)

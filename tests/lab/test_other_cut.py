@@ -12,7 +12,7 @@ import pytest
 import test_release_actions as actions
 
 from bringup.base.errors import FindingError, StepError
-from bringup.base.events import Note, Ready
+from bringup.base.events import Findings, Note, Ready
 from bringup.inventory.load import load_inventory
 from bringup.releases.making import make_release
 from bringup.releases.starting import start_replicas
@@ -108,6 +108,18 @@ def test_nothing_stops_without_a_yes(rig: Any) -> None:
     with pytest.raises(FindingError, match="everything is prepared"):
         start_replicas(fleet, {})
     assert running(rig) == there
+
+
+def test_what_runs_on_a_spare_is_told_by_status_and_ended_by_stop(rig: Any) -> None:
+    rig.provision(**SINGLE)
+    with pytest.raises(FindingError):
+        actions.replica_status(rig.run(**PAIR), {})
+    told = {finding.subject: finding.summary for event in rig.told(Findings) for finding in event.findings
+            if finding.check == "process.other"}
+    assert told == {host: f"{name} runs here and belongs to no replica of this plan"
+                    for host, name in (("n2", "r2-n2"), ("n3", "r3-n3"))}
+    actions.stop_replicas(rig.run(**PAIR), {})
+    assert not running(rig)
 
 
 @pytest.mark.full
