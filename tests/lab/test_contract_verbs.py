@@ -42,6 +42,7 @@ def test_a_part_of_it_some_times_and_the_reports(site: Site) -> None:
     assert SECRET not in bad.stdout and SECRET not in xml.read_text()
 
 
+@pytest.mark.full
 def test_an_approval_is_told_by_releases_and_what_fails_later_by_drift(site: Site) -> None:
     assert site.data("releases")[0]["contract"] == "not approved"
     assert "never approved" in site.good("drift", "-v")

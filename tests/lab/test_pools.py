@@ -68,6 +68,7 @@ def test_provision_serves_through_the_router(site: Site) -> None:
     assert "r0001: 1 of 1 replica up, nothing wrong found" in site.good("status")
 
 
+@pytest.mark.full
 def test_the_cache_comes_from_the_prefill_pool(serving: Site) -> None:
     """Each answer is asked of both engines, prefill first; what decode does not get fails the request."""
     lines = serving.good("logs", "--lines", "200").splitlines()
@@ -90,6 +91,7 @@ def test_the_cache_comes_from_the_prefill_pool(serving: Site) -> None:
     assert set(states(serving).values()) == {"running"}
 
 
+@pytest.mark.full
 def test_a_dead_pool_is_named_and_all_parts_start_anew(serving: Site) -> None:
     before = parts(serving)
     for child in children_of(before["r1-decode"]["pid"]):

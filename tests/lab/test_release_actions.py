@@ -365,6 +365,7 @@ def test_the_key_reaches_the_engine_and_no_file_but_the_secret_one(rig: Rig, eng
     assert all(path.stat().st_mode & 0o077 == 0 for path in holding if path.suffix == ".env")
 
 
+@pytest.mark.full
 def test_a_host_lost_between_stop_and_start_is_told_as_what_served_and_does_not(rig: Rig) -> None:
     rig.provision()
     fleet = rig.run(context_length=65536)
@@ -384,6 +385,7 @@ def test_a_host_lost_between_stop_and_start_is_told_as_what_served_and_does_not(
     replica_status(rig.run(), {})
 
 
+@pytest.mark.full
 def test_a_rollback_switches_all_nodes_of_a_replica_or_none(rig: Rig) -> None:
     rig.provision()
     before = rig.provision(context_length=65536)

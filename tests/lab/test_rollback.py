@@ -53,6 +53,7 @@ def test_a_second_rollback_does_not_land_on_what_was_left(site: Site) -> None:
     assert site.pids() == before
 
 
+@pytest.mark.full
 def test_a_deploy_that_stopped_half_way_is_told_and_finished(site: Site) -> None:
     site.write()
     site.good("provision")
@@ -113,6 +114,7 @@ def test_a_link_that_was_changed_by_hand_is_told_and_a_rollback_leaves_what_was_
     assert "nothing wrong found" in site.good("status")
 
 
+@pytest.mark.full
 def test_where_the_one_before_cannot_start_the_next_that_can_is_offered_and_nothing_stops(site: Site) -> None:
     """Three good releases; the port of the middle one is taken by somebody else today."""
     site.write(context_length=49152)
@@ -142,6 +144,7 @@ def test_where_the_one_before_cannot_start_the_next_that_can_is_offered_and_noth
     assert site.data("releases")[0]["state"] == "rolled back from"
 
 
+@pytest.mark.full
 def test_a_spare_takes_a_nodes_place_by_name(site: Site) -> None:
     alone = {"recipe": "zai-org/GLM-5.1-FP8", "variant": "default", "strategy": "single_node_tp",
              "pipeline_parallel": None, "replicas": {"r1": ["lab-head"], "r2": ["lab-w1"]}}
