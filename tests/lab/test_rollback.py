@@ -53,7 +53,6 @@ def test_a_second_rollback_does_not_land_on_what_was_left(site: Site) -> None:
     assert site.pids() == before
 
 
-@pytest.mark.full
 def test_a_deploy_that_stopped_half_way_is_told_and_finished(site: Site) -> None:
     site.write()
     site.good("provision")
