@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bringup.base.errors import BringupError, FindingError
+from bringup.base.errors import FindingError
 from bringup.base.events import Findings, Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import fold_hosts, plural
@@ -14,7 +14,7 @@ from bringup.releases.glance import glances, silent
 from bringup.releases.planned import deadlines_of, key_of, looked_at, plan_now
 from bringup.releases.pooled import is_pool
 from bringup.releases.survey import ReplicaView, findings, look, of_others, rows
-from bringup.releases.traffic import Traffic, running_documents, tell_left
+from bringup.releases.traffic import Traffic, left_is_told, running_documents
 from bringup.run.actions import Fleet
 from bringup.serving.stop import changed_hosts, stop_processes
 
@@ -53,17 +53,11 @@ def stop_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]
     order = [part.name for parts in planned.plan.wholes.values() for part in reversed(parts)]
     for view in (survey.replicas[name] for name in order if name in survey.replicas):
         names = {host: node.name for host, node in view.nodes.items() if node.state != "unreachable"}
-        try:
+        with left_is_told(fleet, traffic):
             if view.running and (documents := running_documents(survey, view.name)) \
                     and not is_pool(documents):
                 traffic.lead_out(view.name, documents)
             done = stop_processes(fleet, names, planned.plan.manager, grace)
-        except BringupError as error:
-            error.details = (*error.details, *traffic.left())
-            raise
-        except KeyboardInterrupt:
-            tell_left(fleet, traffic.left())
-            raise
         for host in changed_hosts(done):
             results[host] = Result(host, "stop_replicas", Status.CHANGED)
     ended = sum(len(names) for names in survey.others.values())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.base.errors import BringupError, FindingError, InputError
+from bringup.base.errors import FindingError, InputError
 from bringup.base.events import Note, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import nearest, plural
 from bringup.releases.contract import ask_before_traffic
 from bringup.releases.planned import key_of, plan_now
 from bringup.releases.survey import ReplicaView, Survey, look
-from bringup.releases.traffic import Traffic, running_documents, tell_left
+from bringup.releases.traffic import Traffic, left_is_told, running_documents, tell_left
 from bringup.run.actions import Fleet
 
 
@@ -37,15 +37,9 @@ def move_traffic(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result]:
         return {}
     if out and not fleet.ask(f"Lead clients away from {', '.join(names)}?"):
         raise FindingError("clients were not led away", next="the same command with --yes")
-    try:
+    with left_is_told(fleet, traffic):
         for name in names:
             _move(fleet, traffic, survey, survey.replicas[name], out=out)
-    except BringupError as error:
-        error.details = (*error.details, *traffic.left())
-        raise
-    except KeyboardInterrupt:
-        tell_left(fleet, traffic.left())
-        raise
     fleet.emit(StageSummary(plural(len(names), "replica"), "clients are led past it" if out and len(names) == 1 else
                             "clients are led past them" if out else "the contract holds, traffic is in"))
     if out:

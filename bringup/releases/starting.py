@@ -20,7 +20,7 @@ from bringup.releases.earlier import Displaced, find
 from bringup.releases.planned import key_of
 from bringup.releases.proving import prove
 from bringup.releases.survey import ReplicaView, Survey, look
-from bringup.releases.traffic import Traffic, named_inventory, tell_left
+from bringup.releases.traffic import Traffic, left_is_told, named_inventory
 from bringup.run.actions import Fleet
 from bringup.serving import engine_calls as calls
 from bringup.serving.causes import Cause
@@ -110,18 +110,12 @@ def start_replicas(fleet: Fleet, args: Mapping[str, Any]) -> Mapping[str, Result
         _ask(fleet, chosen, survey, steps, traffic, earlier)
     turn = _Turn(fleet, chosen, survey, key, traffic, earlier, rolling=rolling)
     for parts in pooled.wholes_of(steps, chosen.launches):
-        try:
+        with left_is_told(fleet, traffic):
             if len(parts) > 1:
                 pooled.take(turn, parts)
             else:
                 turn.take(parts[0])
             turn.finished += [step.replica for step in parts]
-        except BringupError as error:
-            error.details = (*error.details, *traffic.left())
-            raise
-        except KeyboardInterrupt:
-            tell_left(fleet, traffic.left())
-            raise
     earlier.rest(turn, end=not args.get("asked"))
     _tell(fleet, chosen, steps, time.monotonic() - began)
     return results

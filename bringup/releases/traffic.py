@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from bringup.base.errors import StepError
+from bringup.base.errors import BringupError, StepError
 from bringup.base.events import Note, Progress
 from bringup.base.results import Result
 from bringup.base.text import duration
@@ -191,3 +192,16 @@ def tell_left(fleet: Fleet, lines: Iterable[str]) -> None:
     """Say what an interrupted run leaves."""
     for line in lines:
         fleet.emit(Note(line, level="warn"))
+
+
+@contextmanager
+def left_is_told(fleet: Fleet, traffic: Traffic) -> Iterator[None]:
+    """What ends in the middle says which replicas clients were led past: an error as details, Ctrl-C as notes."""
+    try:
+        yield
+    except BringupError as error:
+        error.details = (*error.details, *traffic.left())
+        raise
+    except KeyboardInterrupt:
+        tell_left(fleet, traffic.left())
+        raise

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from folder_fleet import FolderFleet
+from small_kernels import quick
 
 from bringup.base.errors import FindingError
 from bringup.base.events import Findings, Progress, StageSummary
@@ -390,38 +391,13 @@ def test_a_host_that_serves_is_spared_and_asked_for(site: Site, serving: subproc
     assert row(build(alone))["how"] == "built"
 
 
-PACKAGE = """\
-purpose: test
-uses: [compiler]
-source: {folder: source}
-memory_per_job: 100 MiB
-commands:
-  - place: |
-      mkdir -p "$OUT/site/quick"
-      "$CXX" -shared -fPIC -o "$OUT/site/quick/core.so" core.cpp
-      echo "VALUE = 7" > "$OUT/site/quick/__init__.py"
-yields: [site/quick/__init__.py, site/quick/core.so]
-proof: {script: proof.py, seconds: 60}
-"""
-IMPORTED = """\
-import json, os, sys
-sys.path.insert(0, os.path.join(os.environ["OUT"], "site"))
-import quick
-print(json.dumps({"proof": "quick computes %d" % quick.VALUE}))
-"""
-
-
 @pytest.mark.full
 def test_a_release_runs_with_the_kernels_of_its_deployment(tmp_path: Path) -> None:
     """Provision builds on one lab machine, spreads to the others, and every engine finds the build first."""
     from site_project import Site as LabSite
 
     lab = LabSite(tmp_path / "lab-site")
-    recipe = lab.folder / "kernels" / "quick"
-    (recipe / "source").mkdir(parents=True)
-    (recipe / "source" / "core.cpp").write_text("int x;\n")
-    (recipe / "kernel.yml").write_text(PACKAGE)
-    (recipe / "proof.py").write_text(IMPORTED)
+    quick(lab.folder)
     try:
         lab.write(kernels=["quick"])
         text = lab.good("provision", "--yes", timeout=300)

@@ -9,41 +9,19 @@ from pathlib import Path
 import pytest
 from folder_fleet import FolderFleet
 from site_project import HOSTS, Site
+from small_kernels import quick
 
 from bringup.agent.modules import kernel_space
 from bringup.agent.task import Task
 from bringup.releases.history import HostStore
 from bringup.releases.spare_builds import builds_on, spare_builds
 
-RECIPE = """\
-purpose: test
-uses: [compiler]
-source: {folder: source}
-memory_per_job: 100 MiB
-commands:
-  - place: |
-      mkdir -p "$OUT/site/quick"
-      "$CXX" -shared -fPIC -o "$OUT/site/quick/core.so" core.cpp
-      echo "VALUE = 7" > "$OUT/site/quick/__init__.py"
-yields: [site/quick/__init__.py, site/quick/core.so]
-proof: {script: proof.py, seconds: 60}
-"""
-PROOF = """\
-import json, os, sys
-sys.path.insert(0, os.path.join(os.environ["OUT"], "site"))
-import quick
-print(json.dumps({"proof": "quick computes %d" % quick.VALUE}))
-"""
-
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++", path="/usr/bin") is None, reason="no /usr/bin/g++")
 def test_what_releases_name_and_the_newest_stay(tmp_path: Path) -> None:
     lab = Site(tmp_path / "lab-site")
-    source = lab.folder / "kernels/quick/source/core.cpp"
-    source.parent.mkdir(parents=True)
-    (lab.folder / "kernels/quick/kernel.yml").write_text(RECIPE)
-    (lab.folder / "kernels/quick/proof.py").write_text(PROOF)
+    source = quick(lab.folder)
 
     def builds() -> set[str]:
         return {path.name for path in (lab.root(HOSTS[1]) / "builds").iterdir()}
