@@ -11,6 +11,7 @@ from bringup.base.errors import ExitStatus, FindingError, InputError, StepError
 from bringup.base.events import Note, Progress, StageSummary
 from bringup.base.results import Result, Status
 from bringup.base.text import duration, fold_hosts, plural
+from bringup.environments.kernels.choosing import lacks_compiler
 from bringup.environments.kernels.planning import Need, Planner, become, failed, order_of, renamed, runner
 from bringup.environments.kernels.recipe import Recipe
 from bringup.environments.kernels.signs import cause_of
@@ -165,10 +166,10 @@ class _Kernel:
         return answer
 
     def compilers(self) -> None:
-        """Install a compiler on hosts that have none: it is part of what a build is named by."""
-        lacking = [(host, recipe) for host, rows in self.planner.asked.items() for _, recipe in rows
-                   if recipe.name == self.name and "compiler" in recipe.uses and host not in self.planner.results
-                   and not self.planner.kits.get(host, {"compilers": [1]})["compilers"]]
+        """Install a compiler where it is all that is missing: it is part of what a build is named by."""
+        lacking = [(host, recipe) for host, rows in self.planner.asked.items() for asked, recipe in rows
+                   if recipe.name == self.name and host not in self.planner.results and host in self.planner.kits
+                   and lacks_compiler(recipe, asked, self.planner.kits[host])]
         for host, recipe in lacking:
             try:
                 if not self.fleet.check:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bringup.agent.modules._cuda import NAMED
 from bringup.agent.modules._memory import share
-from bringup.base.errors import FindingError, StepError
+from bringup.base.errors import BringupError, FindingError, StepError
 from bringup.base.text import size
 from bringup.environments.kernels.recipe import Recipe, Variant
 from bringup.environments.toolkits import demand, fitting, numbers
@@ -58,6 +58,10 @@ class Toolchain:
     memory: int = 0
 
 
+class NoCompiler(StepError):
+    """A host has no C++ compiler at all."""
+
+
 def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
     """Choose for a host from what its probe said (`kit`). Raises StepError naming what is missing and what is
     there, FindingError where its compilers do not fit."""
@@ -73,14 +77,6 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
         facts["cuda"] = [toolkit["home"], toolkit["version"]]
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = toolkit["home"]
         path.append(toolkit["home"] + "/bin")
-    if "compiler" in recipe.uses:
-        compiler = _compiler(recipe, kit, toolkit, notes)
-        facts["compiler"] = [compiler["real"], compiler["version"]]
-        cc = compiler["cc"] or compiler["cxx"]
-        environment.update(CC=cc, CXX=compiler["cxx"])
-        programs.update({"gcc": cc, "cc": cc, "g++": compiler["cxx"], "c++": compiler["cxx"]})
-        if toolkit is not None:
-            environment.update(CUDAHOSTCXX=compiler["cxx"], NVCC_CCBIN=compiler["cxx"])
     if "cann" in recipe.uses:
         facts["cann"] = _cann(recipe, kit)
     if "nccl" in recipe.uses:
@@ -93,6 +89,15 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
         notes.append(f"NCCL {nccl['version']} of {nccl['library']}")
     if "gpu" in recipe.uses:
         environment.update(_gpu(recipe, kit, facts))
+    # last of what must be there: one is installed only where nothing else is missing
+    if "compiler" in recipe.uses:
+        compiler = _compiler(recipe, kit, toolkit, notes)
+        facts["compiler"] = [compiler["real"], compiler["version"]]
+        cc = compiler["cc"] or compiler["cxx"]
+        environment.update(CC=cc, CXX=compiler["cxx"])
+        programs.update({"gcc": cc, "cc": cc, "g++": compiler["cxx"], "c++": compiler["cxx"]})
+        if toolkit is not None:
+            environment.update(CUDAHOSTCXX=compiler["cxx"], NVCC_CCBIN=compiler["cxx"])
     variant = _variant(recipe, asked, kit, notes)
     if variant is not None:
         facts["cpu"] = variant.name
@@ -111,6 +116,17 @@ def choose(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> Toolchain:
     proof = python["path"] if recipe.proof.python == "environment" and python else str(kit["agent_python"])
     return Toolchain(facts, environment, programs, (*path, *SYSTEM, "/usr/local/nvidia/bin"), jobs, tuple(notes), proof,
                      memory)
+
+
+def lacks_compiler(recipe: Recipe, asked: Asked, kit: Mapping[str, Any]) -> bool:
+    """Whether a compiler is all that keeps a host from building."""
+    try:
+        choose(recipe, asked, kit)
+    except NoCompiler:
+        return True
+    except BringupError:
+        return False
+    return False
 
 
 def build_digest(recipe: Recipe, source: str, toolchain: Toolchain) -> str:
@@ -230,9 +246,9 @@ def _compiler(recipe: Recipe, kit: Mapping[str, Any], toolkit: Mapping[str, Any]
         else:
             fitting.append(item)
     if not kit.get("compilers"):
-        raise StepError(f"{recipe.name} is compiled, and this host has no C++ compiler", found="no g++ or c++",
-                        expected=f"a compiler from {recipe.compiler_least}" if recipe.compiler_least else "a compiler",
-                        next="install g++")
+        raise NoCompiler(f"{recipe.name} is compiled, and this host has no C++ compiler", found="no g++ or c++",
+                         expected=f"a compiler from {recipe.compiler_least}" if recipe.compiler_least else "a compiler",
+                         next="install g++")
     system = [item for item in fitting if item["real"].startswith("/usr/bin/")]
     if not fitting:
         bound = " and ".join(part for part in (f"from {recipe.compiler_least}" if recipe.compiler_least else "",
