@@ -169,6 +169,7 @@ def record(options: Options) -> ExitStatus:
     if not options.log or not options.url or "://" not in options.url:
         raise InputError("gate.record takes --url http://HOST:PORT and --log FILE.jsonl",
                          next="then point the client at http://127.0.0.1:8900/v1")
+    from bringup.base.text import plural
     from bringup.cli.serve import say
     from bringup.gates.recorder import Recorder
 
@@ -184,6 +185,10 @@ def record(options: Options) -> ExitStatus:
     try:
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
+        # a client has the end of its answer before the line is written
+        left = server.settle(seconds=3.0)
+        if left:
+            say(f"{plural(left, 'request')} had no answer yet: not recorded")
         say(f"{server.count} requests recorded in {options.log}")
         say(f"next     invoke verify --log {options.log} · invoke gate.record --from-log {options.log} "
             "--to gates/traces/NAME.jsonl")

@@ -29,9 +29,17 @@ class Recorder(ThreadingHTTPServer):
         self.path = path
         self.count = 0
         self.lock = threading.Lock()
+        self.open = 0
+        self.closed = threading.Condition(self.lock)
         self.seen: dict[str, tuple[str, int, bool]] = {}
         self.client = httpx2.Client(timeout=timeout, trust_env=False)
         super().__init__(address, _Handler)
+
+    def settle(self, seconds: float) -> int:
+        """Wait for requests that are being answered or written down; the number of those that are still open then."""
+        with self.closed:
+            self.closed.wait_for(lambda: not self.open, timeout=seconds)
+            return self.open
 
     def numbered(self, body: bytes) -> tuple[str, int]:
         """(request id, retry) of a body: the number goes up while its attempts fail."""
@@ -67,7 +75,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass(b"")
 
     def do_POST(self) -> None:
-        self._pass(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        with self.server.closed:
+            self.server.open += 1
+        try:
+            self._pass(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        finally:
+            with self.server.closed:
+                self.server.open -= 1
+                self.server.closed.notify_all()
 
     def _pass(self, body: bytes) -> None:
         began, at = time.monotonic(), time.time()
