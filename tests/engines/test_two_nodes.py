@@ -32,7 +32,10 @@ def test_a_killed_rank_is_named_behind_a_green_health(serving: EngineSite) -> No
     worker.run("sudo kill -9 $(pgrep -f [V]LLM::Worker)")
     done = serving.run("status")
     assert done.returncode == 4, done.stdout
-    assert "1 of its rank processes are gone" in done.stdout and "VLLM::Worker_TP1" in done.stdout
+    shown = " ".join(done.stdout.split())
+    # its launcher follows it within seconds: a look that comes late finds that gone too
+    assert ("1 of its rank processes are gone" in shown and "VLLM::Worker_TP1" in shown) \
+        or "the worker (rank 1) is dead" in shown, done.stdout
     assert "the head still answers /health with 200" in done.stdout
     status, _ = ask(serving.cluster.machines[0].address, "Say ok.")
     assert status == 500
