@@ -101,6 +101,7 @@ def run_reading(reading: Reading, *, verb: str, headline: str = "", screen: Scre
     if take_over and not re.fullmatch("[0-9a-f]{6}", take_over):
         raise InputError("--take-over takes a run, six hex digits", found=take_over,
                          next="the message of the refused run names it")
+    forks = reading.options.number("forks", least=1)
     who = operator()
     plan = reading.plan()
     lab = join_lab(reading.inventory, reading.project)
@@ -119,7 +120,7 @@ def run_reading(reading: Reading, *, verb: str, headline: str = "", screen: Scre
     )
     run_options = RunOptions(
         verb=verb, check=bool(given.get("check")), diff=bool(given.get("diff")),
-        verbosity=1 if given.get("verbose") else 0, forks=reading.options.number("forks", least=1),
+        verbosity=1 if given.get("verbose") else 0, forks=forks,
         limit=reading.limit, take_over=take_over, yes=about.yes, headline=headline)
     run = Run(parts, run_options)
     run.check_targets()

@@ -47,7 +47,9 @@ def test_help_is_printed_whatever_a_verb_takes(name: str, capsys: pytest.Capture
     (("provision", "--canary", "lab-w1", "--replace", "lab-w1=lab-w2"), "--replace is not for a canary"),
     (("rollback", "--replace", "lab-w9=lab-w2"), "`lab-w9` is a node of no replica"),
 ])
-def test_wrong_values_contact_nothing(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_values_contact_nothing(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str],
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.cli.lab.join_lab", lambda *given: pytest.fail("the lab was started"))
     with pytest.raises(SystemExit) as caught:
         Program(name="inv", binary="inv", namespace=namespace()).run(["inv", *words])
     assert caught.value.code == 2
