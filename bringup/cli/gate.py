@@ -168,7 +168,8 @@ def record(options: Options) -> ExitStatus:
         return _trace(options)
     if not options.log or not options.url or "://" not in options.url:
         raise InputError("gate.record takes --url http://HOST:PORT and --log FILE.jsonl",
-                         next="then point the client at http://127.0.0.1:8900/v1")
+                         found=f"--url {options.url or '(none)'} --log {options.log or '(none)'}",
+                         next="invoke gate.record --url http://HEAD:8000 --log session.jsonl")
     from bringup.base.text import plural
     from bringup.cli.serve import say
     from bringup.gates.recorder import Recorder
